@@ -1,6 +1,6 @@
-"""Batch read of a whole topic to a sink that drops it: pulsarpy, Parquet of the same rows, Spark's Kafka source.
+"""Batch read of a whole topic to a sink that drops the rows: pulsarpy, Parquet of the same rows, Spark's Kafka source.
 
-Beside them a Python data source that has nothing to do: the upper bound of any reader in Python.
+A Python data source that only passes ready batches is the upper bound of any reader in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WITHOUT_VALUE = "__key,__topic,__messageId,__publishTime,__eventTime,__messagePr
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark; topics and files are made at their side's first run."""
+    """Return the benchmark; each side makes its topic or files at its first run."""
 
     def pulsarpy(columns: str | None) -> DataFrame:
         reader = setting.spark.read.format("pulsarpy").option("topic", pulsarpy_read_topic(setting))

@@ -1,9 +1,9 @@
-"""A consumer's backlog out of local segments, and out of a cold path on an object store whose requests take long.
+"""Consumption of a backlog from local segments, and from a cold path on an object store with slow requests.
 
     python -m bench.cold_read [--messages 400000] [--rounds 5] [--delay-ms 20]
 
-One broker, the official Python client, messages of 1 KiB. The broker is started again before each round, so that none
-of its memory has messages; the store is an S3 server (versitygw on loopback) behind a proxy in which requests wait.
+One broker, the official Python client, messages of 1 KiB. The broker is started again before each round, so that it has
+no messages in memory. The store is an S3 server (versitygw on loopback) behind a proxy in which requests wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOPIC: Final = "backlog"
 _ENTRIES_ROWS: Final = 50_000
 _WAIT_MS: Final = 60_000
 _GOALS: Final = (0.5, 0.5)
-"""The least part of the local rate, and the most seconds until the first message."""
+"""The lowest share of the local rate, and the most seconds until the first message."""
 
 
 def main(
@@ -46,7 +46,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Measurements of each side, after one warm-up round.")] = 5,
     delay_ms: Annotated[float, typer.Option(help="Wait of each request to the store.")] = 20.0,
 ) -> None:
-    """Measure, and print a table."""
+    """Measure both sides, and print a table."""
     build_server()
     table = Table("messages from", "messages/s, median", "lowest", "highest", "first message, s")
     with tempfile.TemporaryDirectory(prefix="bench-cold-") as folder, ExitStack() as at_end:
@@ -77,7 +77,7 @@ def main(
 
 
 def _read(root: Root, count: int) -> tuple[float, float]:
-    """Consume all messages from a fresh broker; return messages a second, and the seconds until the first one."""
+    """Consume all `count` messages from a new broker; return messages a second, and seconds until the first message."""
     with RunningBroker(root.path) as broker:
         client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         client.create_producer("another").close()  # the broker has loaded what all topics need

@@ -1,6 +1,6 @@
 """Throughput of the pure data path on one core: hashes, message ids, columns, entries, typed values.
 
-Prints millions of rows a second (best of several rounds); `python bench/data_path.py`.
+`python bench/data_path.py` prints millions of rows a second, the best of several rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC = "persistent://public/default/x"
 
 
 def best_seconds(work: Callable[[], object]) -> float:
-    """The shortest of several runs."""
+    """Return the duration in seconds of the shortest of several runs."""
     seconds = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -40,13 +40,13 @@ def best_seconds(work: Callable[[], object]) -> float:
 
 
 def batch_of(schema: pa.Schema, rows: int, **columns: pa.Array) -> pa.RecordBatch:
-    """A batch with these columns, all others null."""
+    """Return a batch of `rows` rows with the given columns of `schema`; all other columns are null."""
     arrays = [columns.get(field.name, pa.nulls(rows, field.type)).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def data_path(rows: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    """The pieces of work by name, each with its number of rows."""
+    """Return the pieces of work by name, each as its number of rows and a function that does the work."""
     row = np.arange(rows)
     keys = pa.array([b"key-%06d" % (number % 100_000) for number in range(rows)])
     accents = pa.array([b"k\xc3\xa9y-%d" % (number % 1000) for number in range(rows)])
@@ -85,7 +85,7 @@ def data_path(rows: int) -> dict[str, tuple[int, Callable[[], object]]]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all pieces of work, and print a line for each."""
     table = Table("work", "M rows/s", title="The data path on one core")
     for name, (rows, work) in data_path(1_000_000).items():
         table.add_row(name, f"{rows / best_seconds(work) / 1e6:.2f}")

@@ -26,17 +26,17 @@ PACKAGES = ("pulsar-on-spark", "pyspark", "deltalake", "delta-spark", "pyarrow")
 
 
 class NotRunError(Exception):
-    """This side cannot be measured here; the text names the missing part."""
+    """Error of a side that cannot be measured here; the text names the missing part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A way, of several, to do the same work.
+    """One of several ways to do the work of a benchmark.
 
     Attributes:
         name: `pulsarpy` or a peer, with its variant.
         run: Does the work once and returns the number in the benchmark's unit.
-        policy: Copies and fsync, if the work writes.
+        policy: The copies and fsyncs of the work; "" if the work does not write.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Goal:
 
     Attributes:
         text: The ratio in words.
-        ratio: Computes it from the medians by side; raises KeyError if a side was not run.
-        at_least: Lower bound, or None.
-        at_most: Upper bound, or None; a ratio without bounds is only reported.
+        ratio: Computes the ratio from the medians by side; raises KeyError if a side was not run.
+        at_least: Lower bound; None for none.
+        at_most: Upper bound; None for none. A ratio without bounds is only reported.
     """
 
     text: str
@@ -63,7 +63,15 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A piece of work, its sides and its goals; `unit` is that of the sides' numbers."""
+    """A piece of work, its sides and its goals.
+
+    Attributes:
+        name: The name in tables.
+        unit: The unit of the sides' numbers.
+        work: A description of the work.
+        sides: The sides.
+        goals: The goals.
+    """
 
     name: str
     unit: str
@@ -80,8 +88,9 @@ class Setting:
         spark: The session, local[2], the same for all sides.
         work: A folder for data and checkpoints, on the disk that is measured.
         rows: Rows of the large data set; the writes take a quarter of it.
-        kafka: The running peer; None with the reason in `kafka_missing`.
-        pulsarpy_missing: The reason why `format("pulsarpy")` cannot be used, or None.
+        kafka: The running peer; None if it cannot run.
+        kafka_missing: The reason why the peer cannot run; "" if it runs.
+        pulsarpy_missing: The reason why `format("pulsarpy")` cannot be used; None if it can.
         filled: The topics that are already filled for reading.
     """
 
@@ -95,29 +104,29 @@ class Setting:
 
     @property
     def parquet(self) -> Path:
-        """The large data set as zstd Parquet: `key`, `value`."""
+        """The folder of the large data set, with the columns `key` and `value`, as zstd Parquet."""
         return self.work / "parquet"
 
     @property
     def root(self) -> Path:
-        """The root that holds pulsarpy's topics."""
+        """The folder of the root with pulsarpy's topics."""
         return self.work / "root"
 
     def need_kafka(self) -> Kafka:
-        """The peer.
+        """Return the running peer.
 
         Raises:
-            NotRunError: it is not running.
+            NotRunError: the peer is not running.
         """
         if self.kafka is None:
             raise NotRunError(self.kafka_missing)
         return self.kafka
 
     def need_pulsarpy(self) -> None:
-        """Check that the data source is usable.
+        """Check that the data source can be used.
 
         Raises:
-            NotRunError: it is not.
+            NotRunError: the data source cannot be used.
         """
         if self.pulsarpy_missing is not None:
             raise NotRunError(self.pulsarpy_missing)
@@ -125,7 +134,14 @@ class Setting:
 
 @dataclass(slots=True)
 class Result:
-    """The numbers of a benchmark's sides, in the order of the rounds, and the reasons of those that weren't run."""
+    """The result of a benchmark.
+
+    Attributes:
+        benchmark: The benchmark.
+        numbers: The numbers of each side that ran, in the order of the rounds, by the side's name.
+        not_run: The reasons of the other sides, by name.
+        load_average: The machine's load average before each round.
+    """
 
     benchmark: Benchmark
     numbers: dict[str, list[float]] = field(default_factory=dict)
@@ -133,11 +149,11 @@ class Result:
     load_average: list[float] = field(default_factory=list)
 
     def medians(self) -> dict[str, float]:
-        """The median of each side that ran."""
+        """Return the median of each side that ran, by the side's name."""
         return {side: statistics.median(numbers) for side, numbers in self.numbers.items()}
 
     def as_json(self) -> dict[str, object]:
-        """Return the content of the results file."""
+        """Return the result in the form of the results file."""
         medians = self.medians()
         return {
             "name": self.benchmark.name,
@@ -168,12 +184,12 @@ class Result:
 
 
 def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Result:
-    """Run all sides twice to warm up (the JVM compiles), then `rounds` times in turn.
+    """Run all sides twice to warm up (the JVM compiles), then `rounds` times in turn, and return the result.
 
     Args:
         benchmark: The benchmark.
         rounds: Number of measurements of each side.
-        say: Gets a line after each measurement.
+        say: Called with a line of text after each measurement.
     """
     result = Result(benchmark)
     for number in range(-WARM_UPS, rounds):
@@ -195,7 +211,7 @@ def measure(benchmark: Benchmark, rounds: int, say: Callable[[str], None]) -> Re
 
 
 def reached(goal: Goal, medians: Mapping[str, float]) -> float | None:
-    """The goal's ratio, or None where one of its sides wasn't run."""
+    """Return the ratio of a goal; None if one of its sides was not run."""
     try:
         return goal.ratio(medians)
     except KeyError:
@@ -203,12 +219,12 @@ def reached(goal: Goal, medians: Mapping[str, float]) -> float | None:
 
 
 def ratio(over: str, under: str) -> Callable[[Mapping[str, float]], float]:
-    """The median of one side over that of another."""
+    """Return a function of the medians: the median of side `over`, divided by the median of side `under`."""
     return lambda medians: medians[over] / medians[under]
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the duration of the work, by the monotonic clock."""
+    """Do the work, and return its duration in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

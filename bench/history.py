@@ -22,7 +22,7 @@ GOAL_BUILD = 60_000
 
 
 def read_benchmark(setting: Setting) -> Benchmark:
-    """The reads; the topic and its history are made at the first run."""
+    """Return the benchmark of reads, whose topic and history are made at the first run."""
 
     def table() -> DataFrame:
         return history(setting.spark, _built(setting), str(setting.root))
@@ -52,7 +52,7 @@ def read_benchmark(setting: Setting) -> Benchmark:
 
 
 def build_benchmark(setting: Setting) -> Benchmark:
-    """The build of a topic's history, without Spark."""
+    """Return the benchmark of the build of a topic's history, without Spark."""
 
     def rate() -> float:
         _fill(setting, "built", BUILD_ROWS, 1)
@@ -73,7 +73,7 @@ def build_benchmark(setting: Setting) -> Benchmark:
 
 
 def _built(setting: Setting) -> str:
-    """Return the topic with a history of all rows."""
+    """Return the name of the topic with a history of all rows, which is made at the first call."""
     if "history" not in setting.filled:
         _fill(setting, TOPIC, setting.rows, 8)
         Root.open(setting.root).build_history(TOPIC)

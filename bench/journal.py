@@ -40,25 +40,25 @@ MESSAGE_BYTES = 1024
 BURST = 64
 """Entries that arrive in one turn of the event loop."""
 SWITCH_INTERVAL_S = 0.0001
-"""The broker's setting: a path's thread waits no longer than this for the interpreter after a system call."""
+"""Python's switch interval in seconds, as in a broker: a thread's longest wait for the interpreter's lock."""
 CLUSTER = "bench"
 FRAME_BYTES = 480
 """Bytes of a frame with one entry, without the payload."""
 DISKS = ((1, 1), (3, 2))
-"""Numbers of copies, and of those that must be durable."""
+"""Pairs of the number of copies and the number of copies that must be durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load.
+    """A load on a journal.
 
     Attributes:
-        name: Name for the table.
-        quorum: Numbers of copies and acks.
-        messages: Messages in each entry.
-        ledgers: Topics, served in turn.
+        name: Name in the table.
+        quorum: The journal's quorum, as `ensemble/write/ack`.
+        messages: Number of messages in each entry.
+        ledgers: Number of ledgers, which get entries in turn.
         window: Maximum number of unacknowledged entries.
-        rate: Entries a second; None for as many as the window allows.
+        rate: Entries a second; None for the maximum that the window allows.
     """
 
     name: str
@@ -71,18 +71,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The results.
+    """The results of a load.
 
     Attributes:
         name: The load's name.
         messages_per_s: Acknowledged messages a second.
         mb_per_s: Acknowledged payload, in 10^6 bytes a second.
-        p50_ms: Time from append to acknowledgement.
+        p50_ms: Median time from append to acknowledgement.
         p99_ms: The same, 99th percentile.
         p999_ms: The same, 99.9th percentile.
         written_ratio: Bytes in journal files for each payload byte.
         cpu_s_per_million: CPU seconds of the process for a million messages.
-        entries_per_frame: Entries that share a frame and its fdatasync.
+        entries_per_frame: Mean number of entries that share a frame and its fdatasync.
     """
 
     name: str
@@ -110,7 +110,7 @@ LOADS = (
 
 
 class Client:
-    """Source of the load, which records the times."""
+    """Source of a load, which records the latencies of its entries."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -124,7 +124,7 @@ class Client:
         self.journal: Journal | None = None
 
     def on_entries_acknowledged(self, contexts: Sequence[object]) -> None:
-        """Record the latencies of acknowledged entries, and offer more."""
+        """Record the latencies of acknowledged entries, and append more entries."""
         self.latencies.append(time.perf_counter_ns() - np.array(contexts, np.int64))
         self.groups += 1
         self._acked += len(contexts)
@@ -132,10 +132,10 @@ class Client:
 
     def on_entries_unknown(self, contexts: Sequence[object]) -> None:
         """Fail: the benchmark expects no loss."""
-        raise AssertionError("the journal was lost")
+        raise AssertionError("the journal ended with unacknowledged entries")
 
     def on_journal_room(self) -> None:
-        """Offer more entries."""
+        """Append more entries."""
         self._changed.set()
 
     def on_ended(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class Client:
         raise AssertionError(reason)
 
     async def run(self, journal: Journal, seconds: float) -> float:
-        """Offer entries for some seconds and wait for the rest; returns the duration."""
+        """Append entries for `seconds`, wait until all are acknowledged, and return the whole duration in seconds."""
         load, start = self._load, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
             allowed = load.window - (self._added - self._acked)
@@ -177,7 +177,7 @@ class Client:
 
 @contextmanager
 def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, LocalPath]]]:
-    """A root's metadata and three storage paths, gone afterwards."""
+    """Yield the metadata and the three storage paths of a new root below `base`, which is deleted at the end."""
     directory = Path(tempfile.mkdtemp(prefix="journal-", dir=base))
     try:
         root = RootRecord(format_version=1, cluster_id=CLUSTER, quorum="3/3/2")
@@ -191,12 +191,12 @@ def place(base: Path) -> Iterator[tuple[MetadataStore, dict[PathId, LocalPath]]]
 
 
 def stored_bytes(paths: dict[PathId, LocalPath]) -> int:
-    """Return the bytes of all journal files."""
+    """Return the total size of all journal files in bytes."""
     return sum(file.stat().st_size for path in paths.values() for file in path.directory.glob("journal/*/*/frames.*"))
 
 
 def journal_of(store: MetadataStore, paths: dict[PathId, LocalPath], load: Load, client: Client) -> Journal:
-    """A journal that is not open yet."""
+    """Return a journal that is not open yet."""
     register = LogRegister(store, IncarnationId("bench"))
     return Journal(
         register,
@@ -209,7 +209,7 @@ def journal_of(store: MetadataStore, paths: dict[PathId, LocalPath], load: Load,
 
 
 def measured(load: Load, base: Path, seconds: float) -> Figures:
-    """Run one load."""
+    """Run one load for `seconds` on a new root below `base`, and return its results."""
 
     async def work() -> tuple[Client, float, float]:
         client = Client(load)
@@ -242,7 +242,7 @@ def measured(load: Load, base: Path, seconds: float) -> Figures:
 
 
 def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, float]:
-    """Measure disk and threads alone for one entry at a time: the median and the 99th percentile.
+    """Return the median and the 99th percentile in milliseconds of writes by disk and threads alone, one at a time.
 
     Each file gets one write of a frame's size and one fdatasync in its own thread, until `ack` of them are done.
     """
@@ -276,7 +276,7 @@ def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, f
 
 
 def recovery_seconds(base: Path, size_bytes: int) -> float:
-    """Measure the recovery of a journal of this size with a dead writer; the files are in the page cache."""
+    """Return the seconds of the recovery of a dead writer's journal of this size, with its files in the page cache."""
     load = Load("recovery", "3/3/2", messages=16, window=512)
 
     async def write() -> None:
@@ -304,7 +304,7 @@ def recovery_seconds(base: Path, size_bytes: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all loads, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each load")

@@ -15,18 +15,18 @@ from typing import Self
 BOOTSTRAP = "127.0.0.1:19092"
 START_SCRIPT = Path(__file__).parent / "peers" / "kafka" / "run"
 START_TIMEOUT_S = 600.0
-"""The first start resolves the JARs."""
+"""Time limit of a start in seconds; the first start resolves the JARs."""
 
 
 class KafkaMissingError(Exception):
-    """The peer cannot be started here; the text has the reason."""
+    """Error of a peer that cannot be started here; the text has the reason."""
 
 
 class Kafka:
-    """The broker, for as long as the `with` block lasts; its data is wiped at each start."""
+    """Context manager that runs a broker of Kafka, whose data is deleted at each start."""
 
     def __init__(self, work: Path) -> None:
-        """Args: work: folder for JARs, data and the log."""
+        """Set the folder `work` for the JARs, the data and the log."""
         self._work = work.resolve()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -42,9 +42,9 @@ class Kafka:
             KafkaMissingError: Maven or Java is missing, or the broker does not start.
         """
         if shutil.which("mvn") is None and not (self._work / "lib").exists():
-            raise KafkaMissingError("Maven is missing")
+            raise KafkaMissingError("Maven is missing: install it")
         if shutil.which("java") is None:
-            raise KafkaMissingError("Java is missing")
+            raise KafkaMissingError("Java is missing: install it")
         self._work.mkdir(parents=True, exist_ok=True)
         with (self._work / "log.txt").open("wb") as log:
             self._process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Kafka:
         self._topics("--create", "--topic", name, "--partitions", str(partitions), "--replication-factor", "1")
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; the broker frees its disk a minute later."""
+        """Delete a topic, whose disk space the broker frees a minute later."""
         self._topics("--delete", "--topic", name)
 
     def _topics(self, *arguments: str) -> None:

@@ -29,7 +29,7 @@ TOPICS_A_WRITE = 1_000
 
 
 def measure(root: Root, count: int) -> list[tuple[str, float]]:
-    """Return the seconds of each step, in order."""
+    """Return (name, seconds) of each step, in order."""
     names = [f"t{number}" for number in range(count)]
     steps: list[tuple[str, Callable[[], object]]] = [
         (f"create, {TOPICS_A_COMMIT} topics a commit", lambda: _create(root, names)),
@@ -70,7 +70,7 @@ def _timed(step: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    """Measure, and print a table."""
+    """Measure all steps, print a table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=10_000)
     arguments = parser.parse_args()

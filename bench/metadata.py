@@ -1,7 +1,7 @@
-"""Measures commits to a metadata table: this project's log and delta-rs's append, on a disk and on an S3 server.
+"""Commits to a metadata table: this project's log and delta-rs's append, on a disk and on an S3 server.
 
-Requests to the S3 server wait a while in a proxy, as on a network. Commits are alone, and the sides take turns, so that
-the machine's other work is distributed evenly over them.
+Requests to the S3 server wait in a proxy, as on a network. Only one commit runs at a time, and the sides take turns, so
+that the machine's other work is distributed evenly over them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(
     delay_ms: Annotated[float, typer.Option(help="Wait of each request to the S3 server.")] = 20.0,
     work: Annotated[Path | None, typer.Option(help="Folder of the tables on a disk.")] = None,
 ) -> None:
-    """Measure and print."""
+    """Measure all sides, and print tables."""
     build_server()
     with tempfile.TemporaryDirectory(prefix="bench-metadata-", dir=work) as folder:
         local = LocalLog(_made(Path(folder) / "own"))
@@ -75,7 +75,16 @@ def main(
 
 @dataclass(slots=True)
 class Side:
-    """One way to commit, and its measurements: milliseconds, CPU milliseconds of this process, requests."""
+    """One way to commit, and its measurements.
+
+    Attributes:
+        name: The name in the table.
+        act: Makes one commit.
+        proxy: The proxy in front of the S3 server, which counts requests; None on a disk.
+        taken_ms: Duration of each commit in milliseconds.
+        cpu_ms: CPU time of this process for each commit, in milliseconds.
+        requests: Number of requests of each commit.
+    """
 
     name: str
     act: Callable[[], object]
@@ -85,7 +94,7 @@ class Side:
     requests: list[int] = field(default_factory=list)
 
     def run(self, *, is_counted: bool) -> None:
-        """Commit once."""
+        """Commit once, and store the measurements if `is_counted`."""
         sent, cpu_s, began_s = self._sent(), time.process_time(), time.perf_counter()
         self.act()
         if is_counted:
@@ -95,7 +104,7 @@ class Side:
 
     @property
     def p50_ms(self) -> float:
-        """The median duration."""
+        """The median duration of a commit in milliseconds."""
         return statistics.median(self.taken_ms)
 
     def _sent(self) -> int:
@@ -123,7 +132,7 @@ def _made(folder: Path) -> Path:
 
 
 def waiting(delay_ms: float) -> Callable[[Request], Fault | None]:
-    """Let each request to a proxy wait."""
+    """Return a function for a proxy that lets each request wait, and returns None, which means no fault."""
 
     def wait(request: Request) -> Fault | None:
         time.sleep(delay_ms / 1000)

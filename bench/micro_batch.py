@@ -1,4 +1,4 @@
-"""Micro-batches of 100 rows: the time that a topic as sink, as source, or as both adds to Spark's own."""
+"""Micro-batches of 100 rows: the time that a topic as sink, as source, or as both adds to Spark's own time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS = itertools.count(1)
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark: the median triggerExecution of the batches after the first ten."""
+    """Return the benchmark: the median triggerExecution in milliseconds of the batches after the first ten."""
 
     def rate() -> DataFrame:
         frame = setting.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
@@ -98,7 +98,7 @@ def _await_batches(query: StreamingQuery, batches: int) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:
         if not query.isActive:
-            raise AssertionError(f"the query ended early: {query.exception()}")
+            raise AssertionError(f"the query ended before {batches} batches: {query.exception()}")
         if time.monotonic() > deadline:
             raise AssertionError(f"no {batches} batches within {TIMEOUT_S:.0f} s")
         time.sleep(0.1)

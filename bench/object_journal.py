@@ -1,9 +1,9 @@
-"""The journal on an object store, in process: how long an entry waits for its receipt, beside single requests.
+"""The journal on an object store, in process: the time from an entry to its receipt, beside single requests.
 
     python -m bench.object_journal [--seconds 10]
 
 One path on an S3 server (versitygw on loopback). Requests wait in a proxy; the journal gets 500 entries of 1 KiB a
-second. The throughput is measured without the proxy, beside objects of the same size with as many on their way.
+second. The throughput is measured without the proxy, beside uploads of the same size and number in flight.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PUTS: Final = 200
 
 
 def main(seconds: Annotated[float, typer.Option(help="Seconds of each load.")] = 10.0) -> None:
-    """Measure, and print two tables."""
+    """Measure latency and throughput, and print two tables."""
     build_server()
     waits = Table("wait of a request", "one PUT, p50", "interval", "receipts, p50", "p99", "goal for p50", "objects/s")
     with tempfile.TemporaryDirectory(prefix="bench-journal-") as folder, ExitStack() as at_end:
@@ -84,7 +84,7 @@ def main(seconds: Annotated[float, typer.Option(help="Seconds of each load.")] =
 
 
 def _put_ms(objects: RemoteObjects) -> float:
-    """Measure single PUTs of a message's size, one after another: the median, in milliseconds."""
+    """Return the median time in milliseconds of PUTs of a message's size, one after another."""
     content, times_ms = os.urandom(MESSAGE_BYTES), []
     for _ in range(_PUTS):
         began_s = time.perf_counter()
@@ -94,7 +94,7 @@ def _put_ms(objects: RemoteObjects) -> float:
 
 
 def _raw_mb_per_s(objects: RemoteObjects, seconds: float) -> float:
-    """Measure PUTs of the largest objects, as many on their way as a journal has."""
+    """Return the MB a second of PUTs of a journal's largest objects, with a journal's number of PUTs in flight."""
     content = os.urandom(DEFAULT_COMMITS.max_bytes)
     end_s = time.perf_counter() + seconds
 
@@ -112,7 +112,7 @@ def _raw_mb_per_s(objects: RemoteObjects, seconds: float) -> float:
 
 
 def _run(load: Load, bucket: str, policy: CommitPolicy, seconds: float) -> tuple[Client, float]:
-    """Offer the load to a journal of its own; returns the client, and how long that took."""
+    """Run the load on a new journal, and return the client and the duration in seconds."""
 
     async def work(store: MetadataStore, path: ObjectPath) -> tuple[Client, float]:
         client = Client(load)

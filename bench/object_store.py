@@ -1,4 +1,4 @@
-"""Spark on an S3 server: a topic beside Parquet by Hadoop's S3A, and beside a reader that is thrown away.
+"""Spark on an S3 server: a topic beside Parquet by Hadoop's S3A, and beside a minimal reader of the same files.
 
     python -m bench.object_store [--rows 500000] [--rounds 5] [--delay-ms 0 --delay-ms 20] [--only read]
 
@@ -55,7 +55,7 @@ _WRITE_GOALS: Final = (Goal("write: pulsarpy / Parquet", ratio("pulsarpy", "Parq
 
 
 class Kind(StrEnum):
-    """A part of the benchmark."""
+    """The part of the benchmark: writes or reads."""
 
     WRITE = "write"
     READ = "read"
@@ -63,13 +63,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket, and the endpoint by which it is used.
+    """A bucket, and the endpoint at which clients reach it.
 
     Attributes:
         url: The bucket's URL.
-        options: Options of its store by obstore's names.
-        delay_ms: The wait of each request.
-        proxy: The proxy in front of it, in which requests wait; None without a delay.
+        options: Options of the object store by obstore's names.
+        delay_ms: The wait of each request in milliseconds.
+        proxy: The proxy in which requests wait; None without a delay.
     """
 
     url: str
@@ -79,12 +79,12 @@ class Place:
 
     @property
     def root(self) -> str:
-        """The URL of the root that is read."""
+        """The URL of the root in the bucket."""
         return f"{self.url}/root"
 
     @property
     def parquet(self) -> str:
-        """The URL of Parquet files."""
+        """The URL of the Parquet files in the bucket."""
         return f"{self.url.replace('s3:', 's3a:')}/parquet"
 
     @property
@@ -95,13 +95,13 @@ class Place:
 
 @dataclass(slots=True)
 class Costs:
-    """CPU seconds and requests of each run of the sides."""
+    """CPU seconds and numbers of requests of each run, by the side's name."""
 
     cpu_s: dict[str, list[float]] = field(default_factory=dict)
     requests: dict[str, list[int]] = field(default_factory=dict)
 
     def counted(self, name: str, place: Place, rows: int, work: Callable[[], object]) -> float:
-        """Run the work, and return rows a second."""
+        """Run a side's work, store its costs, and return rows a second."""
         before_s, sent = _cpu_s(), _sent(place)
         took_s = seconds(work)
         self.cpu_s.setdefault(name, []).append(_cpu_s() - before_s)
@@ -116,7 +116,7 @@ def main(
     only: Annotated[Kind | None, typer.Option(help="Measure only writes, or only reads.")] = None,
     work: Annotated[Path | None, typer.Option(help="Folder for the JARs and the data.")] = None,
 ) -> None:
-    """Measure, and print tables in Markdown."""
+    """Measure writes and reads, and print tables in Markdown."""
     build_server()
     console = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="bench-objects-", dir=work) as made, ExitStack() as stack:
@@ -218,7 +218,7 @@ def _benchmark(
 
 
 def _thrown_away(spark: SparkSession, place: Place) -> DataFrame:
-    """Get the segment files as a whole, a task each, and decode the values: no checks, no plan, no other columns."""
+    """Return a frame that fetches whole segment files, one in each task, and decodes the values without checks."""
     url, options = f"{place.root}/storage/0", dict(place.options)
     field = SEGMENT_SCHEMA.get_field_index("value")
     with_http: Any = {"allow_http": True}
@@ -238,9 +238,9 @@ def _thrown_away(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def _cpu_s() -> float:
-    """CPU seconds of the JVM and of Spark's Python processes.
+    """Return the CPU seconds of the JVM and of Spark's Python processes.
 
-    A worker whose daemon Spark has ended takes its seconds with it: only the median of several rounds is of use.
+    The seconds of workers whose daemon Spark has ended are missing, so use the median of several rounds.
     """
     spent_s = 0.0
     for process in psutil.Process().children(recursive=True):
@@ -260,7 +260,7 @@ def s3a_jars(folder: Path) -> list[str]:
     """Return the JARs of Hadoop's S3A, which Maven resolves into a folder at the first call."""
     if not folder.exists():
         if shutil.which("mvn") is None:
-            raise typer.BadParameter("Maven is missing, which resolves Hadoop's S3A: install it")
+            raise typer.BadParameter("Maven, which resolves Hadoop's S3A, is missing: install it")
         command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
         subprocess.run(command, check=True)
     return [str(jar) for jar in sorted(folder.glob("*.jar"))]
@@ -276,7 +276,7 @@ def _write_profiles(file: Path, places: Sequence[Place]) -> None:
 
 
 def s3a_confs(jars: list[str], places: Sequence[Place]) -> dict[str, str]:
-    """Return Spark's settings for S3A at some places."""
+    """Return Spark's confs for S3A with some buckets."""
     confs = {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",

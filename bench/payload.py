@@ -54,7 +54,7 @@ def value_batches(rows: int, seed: int = 2013) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(directory: Path, rows: int, rows_per_file: int) -> None:
-    """Write the rows as zstd Parquet files of `rows_per_file` each, unless the folder has exactly these."""
+    """Write the rows as zstd Parquet files of `rows_per_file` each, unless the folder has exactly these rows."""
     done = directory / f"_done_{rows}_{rows_per_file}_{zlib.crc32(_TEMPLATE.encode()):08x}"
     if done.exists():
         return
@@ -74,7 +74,7 @@ def write_parquet(directory: Path, rows: int, rows_per_file: int) -> None:
 
 
 def zstd_ratio(rows: int = 20_000) -> float:
-    """Return the ratio of the raw size to that of zstd level 1, in blocks of 1 MiB like a segment's batches."""
+    """Return the ratio of the raw size to the size by zstd level 1, in blocks of 1 MiB like a segment's batches."""
     values = next(value_batches(rows)).column("value").buffers()[2]
     codec = pa.Codec("zstd", compression_level=1)
     blocks = [values.slice(start, min(1 << 20, values.size - start)) for start in range(0, values.size, 1 << 20)]

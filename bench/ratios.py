@@ -1,6 +1,6 @@
-"""Draw `docs/images/ratios.svg`: measured ratios to Kafka, Pulsar, Parquet and Delta.
+"""The chart `docs/images/ratios.svg`: measured ratios to Kafka, Pulsar, Parquet and Delta.
 
-`python -m bench.ratios` reads them from the output of `bench.run` (`docs/benchmarks.json`) and from the table of
+`python -m bench.ratios` reads the ratios from the output of `bench.run` (`docs/benchmarks.json`) and from the table of
 `docs/broker.md`, so that the README's chart shows only figures of the documentation.
 """
 
@@ -20,7 +20,7 @@ class Bar(NamedTuple):
 
     Attributes:
         label: The work, and the peer.
-        ratio: Speed relative to the peer; below 1 the peer is faster.
+        ratio: Speed relative to the peer's; below 1 the peer is faster.
     """
 
     label: str
@@ -45,7 +45,7 @@ BROKER = (
 
 
 def bars() -> list[Bar]:
-    """The chart's bars, from top to bottom.
+    """Return the chart's bars, from top to bottom.
 
     Raises:
         KeyError: the documentation lacks a figure.
@@ -60,7 +60,7 @@ def bars() -> list[Bar]:
 
 
 def broker_ratios(page: str) -> dict[str, float]:
-    """Return ratios by work from the page's first table beside Pulsar, from its rows with three copies."""
+    """Return the ratios by work from the page's first table beside Pulsar, from the rows with three copies."""
     _, table = re.split(r"^\| *\| copies \| Pulsar \|.*\n\|[-|]+\n", page, maxsplit=1, flags=re.MULTILINE)
     ratios = {}
     for line in table.splitlines():
@@ -73,7 +73,7 @@ def broker_ratios(page: str) -> dict[str, float]:
 
 
 def draw(shown: list[Bar], path: Path) -> None:
-    """Draw horizontal bars around the line at 1.0, where both are equally fast."""
+    """Draw horizontal bars around the line at 1.0, where project and peer are equally fast, into the file `path`."""
     import matplotlib as mpl
 
     mpl.use("Agg")

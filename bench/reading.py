@@ -5,7 +5,7 @@
 Messages of 1 KiB that compress like real JSON, one copy of the data. Entries are read 1 MiB at a time, as by a
 dispatcher, and dropped; the page cache is warm. CPU seconds count the broker's side (the loop's process) and the
 reading process separately. A ticker of 1 ms runs in the loop (uvloop): its delay is the cost of reading for tailing
-consumers. "in a thread" is the same reading without a separate process.
+consumers. The cases "in a thread" read without a separate process.
 """
 
 from __future__ import annotations
@@ -55,14 +55,21 @@ CASES = {
     "written by Spark": "spark",
     "in the journal, batches of 100": "journal",
 }
-"""The reads, and their topics."""
+"""The topics that are read, by the name of the case."""
 
 Read = Callable[[TopicPart, EntryRange], AsyncIterator[list[StoredEntry]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Results of one case: seconds of the clock and of CPU for all rounds, and delays of ticks (ms)."""
+    """Results of one case.
+
+    Attributes:
+        wall_s: Duration of all rounds in seconds.
+        loop_cpu_s: CPU seconds of the event loop's process for all rounds.
+        reading_cpu_s: CPU seconds of the reading process for all rounds.
+        lateness_ms: Delays of the ticks in milliseconds: median, 99th percentile, maximum.
+    """
 
     wall_s: float
     loop_cpu_s: float
@@ -71,7 +78,7 @@ class Measured:
 
 
 def fill(root: Root, count: int) -> None:
-    """Create and fill the topics."""
+    """Create the topics, and fill each with `count` messages."""
     values = [value for batch in value_batches(count) for value in batch.column("value").to_pylist()]
     groups = [values[first : first + BATCH_MESSAGES] for first in range(0, count, BATCH_MESSAGES)]
     for topic in CASES.values():
@@ -92,7 +99,7 @@ def fill(root: Root, count: int) -> None:
 
 
 async def tick(late_s: list[float]) -> None:
-    """Record the delays of ticks until it is cancelled."""
+    """Append the delays of ticks in seconds to `late_s` until the task is cancelled."""
     while True:
         due_s = time.perf_counter() + TICK_S
         await asyncio.sleep(TICK_S)
@@ -100,7 +107,14 @@ async def tick(late_s: list[float]) -> None:
 
 
 async def measure(root: Root, topic: str, read: Read, reading_pid: int | None) -> Measured:
-    """Read a topic several times."""
+    """Read a topic several times, and return the results.
+
+    Args:
+        root: The root.
+        topic: The topic.
+        read: Reads a range of entries.
+        reading_pid: The id of the reading process; None if this process reads.
+    """
     (part,) = messages.target(root, topic).parts
     shape = chain_shape(root.store.view(), TopicId(part.topic_id))
     process = None if reading_pid is None else psutil.Process(reading_pid)
@@ -124,7 +138,7 @@ async def measure(root: Root, topic: str, read: Read, reading_pid: int | None) -
 
 
 def in_process(reader: EntryReader) -> Read:
-    """Read like a broker."""
+    """Return a function that reads entries by the broker's reading process."""
 
     async def read(part: TopicPart, wanted: EntryRange) -> AsyncIterator[list[StoredEntry]]:
         at = wanted.first
@@ -137,7 +151,7 @@ def in_process(reader: EntryReader) -> Read:
 
 
 def in_thread(root: Root) -> Read:
-    """The same decoding in a thread of the loop's process."""
+    """Return a function that reads and decodes entries in a thread of this process."""
 
     async def read(part: TopicPart, wanted: EntryRange) -> AsyncIterator[list[StoredEntry]]:
         with (
@@ -161,7 +175,7 @@ def _some(entries: Iterator[StoredEntry]) -> list[StoredEntry]:
 
 
 async def run(root: Root, count: int) -> None:
-    """Measure all cases, in a thread and in a process."""
+    """Measure all cases, in a thread and in a process, and print a table."""
     reader = EntryReader(root, EntryCache(0))
     reader.start()
     await asyncio.sleep(3)
@@ -187,7 +201,7 @@ async def run(root: Root, count: int) -> None:
 
 
 def main() -> None:
-    """Measure and print a table."""
+    """Fill a new root, measure all cases, and print a table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     directory = Path(tempfile.mkdtemp(prefix="bench-reading-"))
     try:

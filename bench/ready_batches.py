@@ -1,6 +1,6 @@
 """The minimal cost of a read through Spark's Python data sources: batches that are ready in the worker's memory.
 
-No file is read, and nothing is decoded, checked or decompressed. What remains is the transport of the bytes from the
+No file is read, and nothing is decoded, checked or decompressed. The only cost is the transport of the bytes from the
 Python worker into Spark's rows, which no Python data source can avoid.
 """
 
@@ -21,15 +21,15 @@ BATCH_ROWS = 4_000
 
 
 class ReadyBatches(DataSource):
-    """`format("ready-batches")` with the options `rows` and `tasks`: the default columns of `pulsarpy`."""
+    """Data source `ready-batches` with the options `rows` and `tasks`, and the default columns of `pulsarpy`."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "ready-batches"
 
     def schema(self) -> StructType:
-        """The default columns."""
+        """Return the default columns of `pulsarpy`."""
         return select_columns().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -23,7 +23,7 @@ missing on the machine.
 ![Median rates by side](benchmarks.png)
 """
 _PEERS = ("Parquet", "Delta", "Kafka", "Python data source", "rate to noop")
-"""Beginnings of the names of sides that are not this project's; their bars are grey."""
+"""Beginnings of the names of the peers' sides, whose bars are grey."""
 
 
 def print_results(results: Sequence[Result], console: Console) -> None:

@@ -45,7 +45,7 @@ def main(
     console = Console()
     unknown = set(only or ()) - set(BENCHMARKS)
     if unknown:
-        raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(BENCHMARKS)}")
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(BENCHMARKS)}.")
     facts = environment()
     confs = _confs()
     with contextlib.ExitStack() as stack:

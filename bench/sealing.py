@@ -39,7 +39,7 @@ MESSAGE_BYTES = 1024
 BATCH_MESSAGES = 100
 FRAME_MESSAGES = 1000
 POOL_MESSAGES = 20_000
-"""Number of distinct messages; enough that zstd's window has few of them twice."""
+"""Number of distinct messages, so high that zstd's window has few of them twice."""
 READ_TOPICS = 20
 """Number of topics whose sealed messages are read, one after the other."""
 GOAL = 200_000
@@ -48,7 +48,13 @@ GOAL = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Entries of one kind, spread over several topics; `codec` None means single messages."""
+    """Entries of one kind, spread over several topics.
+
+    Attributes:
+        name: The name in the table.
+        codec: The compression of batches; None for single messages without a batch.
+        topics: Number of topics.
+    """
 
     name: str
     codec: Codec | None
@@ -74,7 +80,7 @@ def payload(chance: random.Random) -> bytes:
 
 
 def entries(case: Case, messages: int) -> Iterator[bytes]:
-    """Make entries of several messages; some are reused, as making all would take longer than sealing."""
+    """Yield entries with `messages` messages in all, partly repeated: new ones would take longer than sealing."""
     chance = random.Random(1)
     made = [ClientMessage(payload(chance), key=f"key-{number}".encode()) for number in range(POOL_MESSAGES)]
     metadata = MessageMetadata(producer_name="bench", publish_time=current_ms())
@@ -91,7 +97,7 @@ def entries(case: Case, messages: int) -> Iterator[bytes]:
 
 
 def filled(root: Root, case: Case, messages: int) -> LogOnDisk:
-    """A closed log of such entries."""
+    """Return a closed journal with `messages` messages in the entries of a case."""
     log = LogOnDisk(root)
     names = [f"topic-partition-{number}" for number in range(case.topics)]
     root.create_topic("topic", case.topics)
@@ -110,7 +116,13 @@ def filled(root: Root, case: Case, messages: int) -> LogOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealing process's report of its pass."""
+    """A sealing process's results.
+
+    Attributes:
+        report: The report of the pass.
+        cpu_s: CPU seconds of the process.
+        peak_mib: Largest resident size of the process in MiB.
+    """
 
     report: SealReport
     cpu_s: float
@@ -118,7 +130,7 @@ class Sealed:
 
 
 def seal(directory: Path, incarnation: IncarnationId) -> Sealed:
-    """Seal the whole log in one pass; runs in a separate process."""
+    """Seal the whole journal in one pass, and return the results; called in a separate process."""
     sealer = Sealer(Root.open(directory), incarnation, is_live=False)
     started_s = _cpu_s()
     report = sealer.seal(tail=True)
@@ -130,7 +142,7 @@ def seal(directory: Path, incarnation: IncarnationId) -> Sealed:
 
 
 def reads(root: Root) -> str:
-    """Measure what a reader of one topic reads and decodes, beside the topic's own part: means over a few topics."""
+    """Return, as a line of text, the bytes that a reader of one topic reads and decodes, as means over a few topics."""
     view = root.store.view()
     paths = root.storage_paths(view)
     reader = SliceReader(root.path, paths, ("publish_time", "key", "value"))
@@ -168,7 +180,7 @@ def _cpu_s() -> float:
 
 
 def measure(case: Case, messages: int, directory: Path) -> str:
-    """Return one row of the result."""
+    """Measure one case, and return its row of the table."""
     root = Root.create(directory / "root")
     try:
         log = filled(root, case, messages)

@@ -1,6 +1,6 @@
 """A sealer beside an active journal: its lag, CPU and memory. `python -m bench.sealing_beside`.
 
-    python -m bench.sealing_beside [seconds] [messages a second ...]; 0 is as fast as possible
+    python -m bench.sealing_beside [seconds] [messages a second ...]; 0 for the maximum
 
 The journal runs in this process and the sealer in another, as in a broker. Payloads are those of `bench.sealing`, in
 batches of 100 with LZ4. Producers wait while the lag is above its limit, as in a broker.
@@ -26,7 +26,7 @@ CASE = CASES[1]
 
 
 def measure(directory: Path, seconds: float, rate: int) -> str:
-    """Return one row: bytes written, the largest lag, how long producers waited, and the sealer's CPU and memory."""
+    """Return one row: bytes written, the largest lag, the wait of producers, and the sealer's CPU and memory."""
     root = Root.create(directory / "root")
     root.create_topic("topic")
     pool = cycle(list(entries(CASE, 20_000)))
@@ -66,7 +66,7 @@ def measure(directory: Path, seconds: float, rate: int) -> str:
 
 
 def _usage(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds and largest resident MiB of a process."""
+    """Return the CPU seconds and the largest resident size in MiB of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     peak = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     return (int(fields[11]) + int(fields[12])) / 100, int(peak.split()[1]) / 1024

@@ -18,7 +18,7 @@ FULL = 0.9
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark: rows a second by the median triggerExecution of the full batches after the first."""
+    """Return the benchmark: rows a second by the median triggerExecution of the full batches after the first."""
     limit = setting.rows // BATCHES
 
     def pulsarpy() -> float:

@@ -22,7 +22,7 @@ NUMBERS = itertools.count(1)
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark: MiB that the largest worker grew above the size of a fresh interpreter with the same imports."""
+    """Return the benchmark: MiB of the largest worker above the size of a new interpreter with the same imports."""
     # An idle worker's size, not a worker's own before the work: a reused one may already have grown.
     idle_bytes = int(subprocess.run([sys.executable, "-c", IDLE], capture_output=True, check=True).stdout)
 
@@ -59,10 +59,10 @@ def benchmark(setting: Setting) -> Benchmark:
 
 
 class WorkerMemory:
-    """Samples of the resident size of Spark's Python workers while the `with` block lasts.
+    """Context manager that samples the resident size of Spark's Python workers.
 
     Attributes:
-        peaks_bytes: The largest size seen, by process id.
+        peaks_bytes: The largest sampled size of each worker, by process id.
     """
 
     def __init__(self) -> None:
@@ -83,10 +83,10 @@ class WorkerMemory:
         self._thread.join()
 
     def largest_bytes(self) -> int:
-        """The size of the largest worker.
+        """Return the size of the largest worker in bytes.
 
         Raises:
-            NotRunError: None was seen.
+            NotRunError: no worker was sampled.
         """
         if not self.peaks_bytes:
             raise NotRunError("no Python worker was seen")

@@ -26,7 +26,7 @@ def rows(setting: Setting, share: float = 1.0) -> DataFrame:
 
 
 def kafka_read_topic(setting: Setting) -> str:
-    """The topic of the read benchmarks, filled at first use with all rows, without keys."""
+    """Return the Kafka topic of the read benchmarks, which is filled with all rows, without keys, at its first use."""
     kafka = setting.need_kafka()
     if "kafka" not in setting.filled:
         kafka.create_topic(READ_TOPIC, READ_PARTITIONS)
@@ -36,7 +36,7 @@ def kafka_read_topic(setting: Setting) -> str:
 
 
 def pulsarpy_read_topic(setting: Setting) -> str:
-    """The same for pulsarpy."""
+    """Return the pulsarpy topic of the read benchmarks, which is filled with all rows at its first use."""
     setting.need_pulsarpy()
     if "pulsarpy" not in setting.filled:
         create_topic(setting, READ_TOPIC, READ_PARTITIONS)
@@ -46,7 +46,7 @@ def pulsarpy_read_topic(setting: Setting) -> str:
 
 
 def create_topic(setting: Setting, name: str, partitions: int | None) -> None:
-    """Create a pulsarpy topic (None: not partitioned), and the root with it."""
+    """Create a pulsarpy topic, and the root if it is missing; `partitions` is None for a topic without partitions."""
     from pulsar_on_spark import Root
 
     root = Root.open_or_create(setting.root)

@@ -34,7 +34,7 @@ SHAPES: Mapping[str, pa.DataType | None] = {
 
 
 def benchmark(_: Setting) -> Benchmark:
-    """The benchmark: the rate of each shape, and the slowest one's beside its goal."""
+    """Return the benchmark: the rate of each shape, and the slowest rate beside its goal."""
     return Benchmark(
         name="typed JSON",
         unit="rows/CPU s",
@@ -45,7 +45,7 @@ def benchmark(_: Setting) -> Benchmark:
 
 
 def rows_per_cpu_second(kind: pa.DataType | None) -> float:
-    """Encode all rows once; counts CPU time of this process, so that other work on the machine has no effect."""
+    """Return the flat rows, with a nested field of type `kind` unless it is None, encoded in a CPU second."""
     fields = _FLAT if kind is None else [*_FLAT, ("nested", kind)]
     codec = ValueCodec("json", pa.struct(fields))
     random = np.random.default_rng(2013)

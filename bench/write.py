@@ -23,7 +23,7 @@ NUMBERS = itertools.count(1)
 
 
 def benchmark(setting: Setting) -> Benchmark:
-    """The benchmark: rows a second from Parquet files into a fresh topic each time."""
+    """Return the benchmark: rows a second from Parquet files into a new topic in each run."""
     count = int(setting.rows * SHARE)
 
     def source(keyed: bool) -> DataFrame:

@@ -1,6 +1,6 @@
-"""Measures a peer and our broker one after the other, and prints the results. Clients and brokers share the CPUs.
+"""Measurement of a peer and of our broker, one after the other, on CPUs that clients and brokers share.
 
-Each measure begins when the CPUs are idle: deferred work of one, such as sealing, does not count for the next.
+Each measure begins when the CPUs are idle, so deferred work of a measure, such as sealing, does not slow the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from bench.broker.load import Load
 from bench.broker.measures import MEASURES, Bench, Figures
 from bench.broker.rest import rest
 from bench.broker.targets import Peer, Protection, Target, our_broker
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
 
 
@@ -37,10 +36,12 @@ def main(
     topics: Annotated[int, typer.Option(help="Number of topics, with 10 msg/s on each.")] = 1_000,
     as_json: Annotated[Path | None, typer.Option("--json", help="Also write the figures here, as they arrive.")] = None,
 ) -> None:
-    """Measure and print."""
+    """Measure the brokers, and print a table of the figures."""
     wanted = only or list(MEASURES)
     if unknown := set(wanted) - set(MEASURES):
-        raise InvalidArgumentError(f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(MEASURES)}.")
+        raise typer.BadParameter(
+            f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(MEASURES)}.", param_hint="--only"
+        )
     found: dict[str, Figures] = {}
 
     def measure(target: Target, bench: Bench) -> None:

@@ -1,7 +1,7 @@
-"""Counts the calls of functions in a broker's event loop for a fixed load, with and without authorization.
+"""Calls of functions in a broker's event loop for a fixed load, with and without authorization.
 
-Unlike time, calls do not depend on what else the machine does. Each round sends an entry, waits for its delivery,
-acknowledges it, and waits until that is durable.
+Unlike times, numbers of calls do not depend on other work of the machine. Each round sends an entry, waits for its
+delivery, acknowledges it, and waits until the acknowledgement is durable.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MESSAGES: Final = 10
 """Messages of an entry."""
 _ROLE: Final = "bench"
 RECHECK: Final = "broker/background/recheck"
-"""The module that looks for changed rights, every half a second."""
+"""The module that checks every half second for changed permissions."""
 _AUTHORIZING: Final = ("security/", "broker/runtime/access", "broker/handlers/command_rules", RECHECK)
 """Modules that authenticate and authorize clients."""
 _URLS: Final = "security/listeners"
@@ -64,10 +64,10 @@ class Calls:
     """Calls of functions in an event loop.
 
     Attributes:
-        all: Calls of functions in Python, resumed generators and coroutines included, and of functions in C.
-        authorizing: Calls of functions in Python that authenticate or authorize clients, by their module.
-        of_rounds: All calls in each round.
-        seconds: The time in which they were counted.
+        all: Number of calls of functions in Python, including resumed generators and coroutines, and in C.
+        authorizing: Number of calls of Python functions that authenticate or authorize clients, by module.
+        of_rounds: Number of all calls in each round.
+        seconds: Duration of the count in seconds.
     """
 
     all: int = 0
@@ -77,7 +77,7 @@ class Calls:
 
     @property
     def of_message(self) -> float:
-        """Calls for a message in the most frequent round: the broker's other work adds calls to some rounds."""
+        """Number of calls for a message in the most frequent round, as the broker's other work adds calls to some."""
         return statistics.mode(self.of_rounds) / MESSAGES
 
 
@@ -93,7 +93,7 @@ class CountedBroker:
     """A broker on an event loop in a thread of this process.
 
     Args:
-        root: The folder of its root, which is created.
+        root: The folder of the broker's root, which is created.
         with_roles: True for a broker with authentication and authorization.
 
     Attributes:
@@ -124,7 +124,7 @@ class CountedBroker:
 
     @contextmanager
     def counting(self) -> Iterator[Calls]:
-        """Count the calls in the event loop while the block runs."""
+        """Count the calls in the event loop while the context is open; the yielded counts are complete at its end."""
         counted, begun_s = Calls(), time.monotonic()
 
         def note(frame: FrameType, event: str, _: object) -> None:
@@ -151,7 +151,7 @@ class CountedBroker:
 
 @contextmanager
 def counted_broker(root: Path, *, with_roles: bool) -> Iterator[CountedBroker]:
-    """A broker while the block runs; see `CountedBroker`."""
+    """Yield a broker that is stopped at the end of the context; the arguments are those of `CountedBroker`."""
     made = CountedBroker(root, with_roles=with_roles)
     try:
         yield made
@@ -173,7 +173,7 @@ class Exchange:
 
     @classmethod
     async def open(cls, broker: CountedBroker, topic: str) -> Exchange:
-        """Connect, and open the producer and the consumer."""
+        """Connect to a broker, and return an exchange with an open producer and consumer of the topic."""
         made = cls(*await connect(broker.url, token=broker.token))
         subscribe = CommandSubscribe(
             topic=topic, subscription="s", subType=CommandSubscribe.Exclusive, consumer_id=1, request_id=1
@@ -186,7 +186,7 @@ class Exchange:
         return made
 
     async def run(self, rounds: int, counted: Calls) -> None:
-        """Exchange an entry in each round, and note its calls."""
+        """Exchange an entry in each round, and add the number of its calls to `counted`."""
         for _ in range(rounds):
             before = counted.all
             self._send()
@@ -210,7 +210,7 @@ class Exchange:
 
 
 def count(broker: CountedBroker, topic: str, rounds: int) -> Calls:
-    """Return the calls of some rounds, after a warm-up."""
+    """Return the counts of calls of `rounds` rounds, after a warm-up."""
 
     async def exchanged() -> Calls:
         exchange = await Exchange.open(broker, topic)
@@ -227,7 +227,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help=f"Entries of {MESSAGES} messages in a run.")] = 1_000,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each broker, in turn.")] = 5,
 ) -> None:
-    """Count and print."""
+    """Count the calls, and print a table."""
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="bench-counted-")))
         brokers = [

@@ -24,9 +24,9 @@ class Seconds:
     """Results of a load over some seconds.
 
     Attributes:
-        seconds: Their number.
-        acked: Messages with a receipt.
-        received: Messages received by consumers.
+        seconds: The number of seconds.
+        acked: Number of messages with a receipt.
+        received: Number of messages that consumers received.
     """
 
     seconds: float
@@ -39,13 +39,13 @@ class Outcome(Seconds):
     """Results of a load, from the end of its warm-up.
 
     Attributes:
-        send_p50_ms: Time from the producer's call to the receipt, batching included.
+        send_p50_ms: Median time from the producer's call to the receipt, batching included.
         send_p99_ms: The same, 99th percentile.
-        end_to_end_p50_ms: Time from the producer's call to the consumer's.
+        end_to_end_p50_ms: Median time from the producer's call to the delivery at the consumer.
         end_to_end_p99_ms: The same, 99th percentile.
         end_to_end_max_ms: The same, maximum.
         connect_s: Time until all producers and consumers were connected, before the warm-up.
-        all_acked: Messages with a receipt since the start, those of the warm-up and of the end included.
+        all_acked: Number of messages with a receipt since the start, including the warm-up and the end.
     """
 
     send_p50_ms: float
@@ -62,12 +62,12 @@ class Shape:
     """The messages to send.
 
     Attributes:
-        length_s: Duration of the measurement.
-        warm_up_s: Duration of the warm-up before it.
+        length_s: Duration of the measurement in seconds.
+        warm_up_s: Duration of the warm-up before the measurement, in seconds.
         topics: Number of topics, with a producer each.
         rate: Messages a second of each topic; 0 for as many as possible, with a thousand in flight.
         consume: True if each topic also has a consumer.
-        compression: Of the messages, by the producers: "none" or "zstd".
+        compression: The compression of messages by the producers, "none" or "zstd".
     """
 
     length_s: float
@@ -79,16 +79,16 @@ class Shape:
 
 
 class RunningLoad:
-    """A load that runs."""
+    """A running load."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def lines(self) -> Iterator[Seconds | Outcome]:
-        """Yield the results, every ten seconds after the warm-up, and last the outcome.
+        """Yield results every ten seconds after the warm-up, and at the end the outcome.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the program failed.
         """
         assert self._process.stdout is not None, "it is a pipe"
         for line in self._process.stdout:
@@ -98,11 +98,13 @@ class RunningLoad:
             yield (Outcome if is_summary else Seconds)(**{name: said[name] for name in fields})
         if self._process.wait():
             assert self._process.stderr is not None, "it is a pipe"
-            raise RuntimeError(f"the load ended with {self._process.returncode}: {self._process.stderr.read()}")
+            raise RuntimeError(
+                f"The load program ended with code {self._process.returncode}: {self._process.stderr.read()}"
+            )
 
 
 class Load:
-    """Load on brokers.
+    """Program that puts load on brokers.
 
     Args:
         work: A folder for the program and the payloads.
@@ -117,7 +119,7 @@ class Load:
 
     @contextmanager
     def running(self, target: Target, topic: str, shape: Shape) -> Iterator[RunningLoad]:
-        """Put a load on a broker; it ends with the block at the latest."""
+        """Put load on a broker; yields the running load, which ends at the latest with the context."""
         command = [
             str(self._program),
             *("-url", target.url, "-trust", target.trust_certs or "", "-token", target.token or ""),
@@ -134,7 +136,7 @@ class Load:
             process.wait()
 
     def run(self, target: Target, topic: str, shape: Shape) -> Outcome:
-        """Put a load on a broker and wait for its end."""
+        """Put load on a broker, wait for its end, and return the outcome."""
         with self.running(target, topic, shape) as running:
             *_, outcome = running.lines()
         assert isinstance(outcome, Outcome), "the last line is the outcome"

@@ -22,12 +22,12 @@ from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 
 SENDS: Final = 2_000
-"""Messages that are sent one at a time."""
+"""Number of messages that are sent one at a time."""
 BACKLOG: Final = 200_000
 """Number of consumed messages: fewer bytes than the default cache of either broker."""
 LATENCY_RATE: Final = 10_000
 HANDSHAKES: Final = 2_000
-"""At most 200 a second are accepted."""
+"""Number of TLS handshakes to measure; a broker accepts at most 200 a second."""
 TOPIC_RATE: Final = 10
 _SAMPLE_S: Final = 0.5
 _RECEIVE_MS: Final = 60_000
@@ -42,9 +42,9 @@ class Bench:
     """The common context of measures.
 
     Attributes:
-        load: Loads brokers.
-        seconds: Duration of a burst and of a latency measurement.
-        sustained_s: Duration of the sustained produce.
+        load: The program that puts load on brokers.
+        seconds: Duration of a burst and of a latency measurement, in seconds.
+        sustained_s: Duration of the sustained produce, in seconds.
         flow_bytes: Bytes that pass through while memory is measured.
         topics: Number of topics of the measure "many topics".
     """
@@ -67,7 +67,7 @@ def burst(target: Target, bench: Bench) -> Figures:
 
 
 def burst_zstd(target: Target, bench: Bench) -> Figures:
-    """Repeat it with messages that the producer compresses."""
+    """Produce batches as in `burst`, with messages that the producer compresses by zstd."""
     return _burst(target, bench, Shape(bench.seconds, compression="zstd"), "burst, zstd,")
 
 
@@ -91,7 +91,7 @@ def handshakes(target: Target, bench: Bench) -> Figures:
 
 
 def sustained(target: Target, bench: Bench) -> Figures:
-    """Produce for minutes, with sealing: the slowest ten seconds, and the unsealed rest."""
+    """Produce for minutes with sealing; measure the slowest ten seconds, and the bytes left unsealed."""
     rates: list[float] = []
     lags: list[int] = []
     with bench.load.running(target, _topic("sustained"), Shape(bench.sustained_s)) as running:
@@ -119,9 +119,9 @@ def send(target: Target, bench: Bench) -> Figures:
 
 
 def consume_cached(target: Target, bench: Bench) -> Figures:
-    """A backlog that was published while its consumer was connected, with the Python client.
+    """Consume a backlog that was published while its consumer was connected, with the Python client.
 
-    The consumer's queue (10,000 messages) is already full when it begins to receive.
+    The consumer's queue (10,000 messages) is full before the consumer begins to receive.
     """
     topic = _topic("cached")
     with _client(target) as client:
@@ -131,7 +131,7 @@ def consume_cached(target: Target, bench: Bench) -> Figures:
 
 
 def consume_fresh(target: Target, bench: Bench) -> Figures:
-    """A backlog that was published just now, with no consumer."""
+    """Consume a backlog that was published just now, without a consumer."""
     topic = _topic("fresh")
     with _client(target) as client:
         _publish(client, topic)
@@ -139,7 +139,7 @@ def consume_fresh(target: Target, bench: Bench) -> Figures:
 
 
 def consume_sealed(target: Target, bench: Bench) -> Figures:
-    """A backlog out of sealed segments, nothing of it in the broker's memory; a peer reads as it always does."""
+    """Consume a backlog from sealed segments, none of it in the broker's memory; a peer reads in its usual way."""
     topic = _topic("sealed")
     with _client(target) as client:
         _publish(client, topic)
@@ -149,13 +149,13 @@ def consume_sealed(target: Target, bench: Bench) -> Figures:
 
 
 def latency(target: Target, bench: Bench) -> Figures:
-    """Measure from the producer's call to the consumer's, at 10,000 messages a second on one topic, batched by 1 ms."""
+    """Measure from the producer's call to the delivery, at 10,000 messages a second on one topic, batched by 1 ms."""
     shape = Shape(bench.seconds, rate=LATENCY_RATE, consume=True)
     return _flow(target, bench, shape, f"{LATENCY_RATE:,} msg/s")
 
 
 def catch_up(target: Target, bench: Bench) -> Figures:
-    """Repeat it while a Python client reads another topic's sealed backlog again and again."""
+    """Measure as in `latency`, while a Python client repeatedly reads another topic's sealed backlog."""
     topic = _topic("history")
     with _client(target) as client:
         _publish(client, topic)
@@ -175,9 +175,9 @@ def topics(target: Target, bench: Bench) -> Figures:
 
 
 def memory(target: Target, bench: Bench) -> Figures:
-    """The largest memory of the broker's processes while so much flows through, with a consumer that follows.
+    """Measure the largest memory of the broker's processes while `flow_bytes` pass through, with a tailing consumer.
 
-    PSS counts pages shared by processes once. One maximum is of the sum; the others are of each process.
+    PSS counts pages shared by processes once. One maximum is that of the sum; the others are those of each process.
     """
     peak_total = 0
     peaks: dict[str, int] = {}
@@ -218,7 +218,7 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
 
 
 def _burst(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
-    """Return the rate, and the CPU of the process that serves clients and of all, from start to end."""
+    """Return the rate, and the CPU seconds of the process that serves clients and of all, from start to end."""
     serving = target.processes()[0]
     serving_s, all_s = _cpu_s(serving), _cpu_by_process(target)
     outcome = bench.load.run(target, _topic("burst"), shape)
@@ -249,7 +249,7 @@ def _cpu_by_process(target: Target) -> dict[int, float]:
 
 
 def _spent_s(target: Target, before_s: dict[int, float]) -> float:
-    """Return the CPU seconds of the target's present processes since then."""
+    """Return the CPU seconds that the target's current processes have used since `before_s`, seconds by process id."""
     return sum(spent_s - before_s.get(pid, 0.0) for pid, spent_s in _cpu_by_process(target).items())
 
 
@@ -275,7 +275,7 @@ def _role(process: psutil.Process) -> str:
 
 @contextmanager
 def _sampling(sample: Callable[[], None]) -> Iterator[None]:
-    """Call a function repeatedly in a thread during the block."""
+    """Call a function repeatedly in a thread while the context is open."""
     over = threading.Event()
 
     def loop() -> None:
@@ -318,7 +318,7 @@ def _values(count: int) -> list[bytes]:
 
 
 def _publish(client: pulsar.Client, topic: str) -> None:
-    """A backlog, in batches."""
+    """Publish a backlog of `BACKLOG` messages in batches."""
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=1000, block_if_queue_full=True, max_pending_messages=_QUEUE
     )
@@ -329,7 +329,7 @@ def _publish(client: pulsar.Client, topic: str) -> None:
 
 
 def _send_one_by_one(target: Target, topic: str) -> list[float]:
-    """Return the milliseconds of each send, without the first tenth."""
+    """Return the duration of each send in milliseconds, without the first tenth."""
     taken_ms: list[float] = []
     with _client(target) as client:
         producer = client.create_producer(topic)
@@ -353,7 +353,7 @@ class _Read:
 
 @contextmanager
 def _catching_up(target: Target, topic: str) -> Iterator[_Read]:
-    """Read a backlog again and again during the block, which begins after the first complete pass."""
+    """Read a topic's backlog repeatedly while the context is open; yields the count after the first complete pass."""
     read, was_read, over = _Read(), threading.Event(), threading.Event()
 
     def loop() -> None:
@@ -378,7 +378,7 @@ def _catching_up(target: Target, topic: str) -> Iterator[_Read]:
 
 
 def _consume_rate(consumer: pulsar.Consumer) -> float:
-    """Return the messages a second of a whole backlog, acknowledged cumulatively."""
+    """Consume a whole backlog with cumulative acknowledgements, and return the messages a second."""
     consumer.acknowledge(consumer.receive(_RECEIVE_MS))
     started_s = time.perf_counter()
     for number in range(1, BACKLOG):

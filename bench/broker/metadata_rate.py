@@ -3,7 +3,7 @@
     python -m bench.broker.metadata_rate [--brokers 3] [--topics 1000] [--delay-ms 20]
 
 Each topic has a producer and a subscription; it gets a message at each interval, which is acknowledged. The commits are
-counted in the logs of both tables, after the load has run for a while; their keys tell what they are for.
+counted in the logs of both tables, after a warm-up of the load; their keys show their purpose.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(
     delay_ms: Annotated[float, typer.Option(help="Wait of each request to the S3 server.")] = 20.0,
     work: Annotated[Path | None, typer.Option(help="Folder of the root on a disk.")] = None,
 ) -> None:
-    """Measure both, and print a table."""
+    """Measure the commits on a disk and on an S3 server, and print a table for each."""
     build_server()
     load = partial(_measure, brokers=brokers, topics=topics, every_s=every_s, warm_up_s=warm_up_s, seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="bench-rate-", dir=work) as folder, ExitStack() as at_end:
@@ -80,7 +80,12 @@ def main(
 def _measure(
     place: str, *, brokers: int, topics: int, every_s: float, warm_up_s: float, seconds: float
 ) -> tuple[float, float, list[float]]:
-    """Run the load; returns the time in which commits count, in seconds since 1970, and latencies of receipts."""
+    """Run the load on a root at `place`.
+
+    Returns:
+        The begin and the end of the time in which commits count, in seconds since 1970, and the latencies of receipts
+        in seconds.
+    """
     settings = {"default_number_of_namespace_bundles": 4 * brokers}
     with ExitStack() as at_end:
         running = [at_end.enter_context(RunningBroker(place, settings, command="broker")) for _ in range(brokers)]
@@ -110,7 +115,7 @@ def _measure(
 
 
 def _load(url: str, name: str, topics: int, every_s: float, ready: Any, ended: Any, told: Any) -> None:
-    """Send a message to each topic at each interval, and acknowledge what is received."""
+    """Send a message to each topic at each interval, and acknowledge the received messages."""
     client = pulsar.Client(url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     names = [f"persistent://{_NAMESPACE}/{name}-{number}" for number in range(topics)]
     for topic in names:
@@ -148,7 +153,7 @@ def _entries_on_store(objects: RemoteObjects) -> Iterator[tuple[str, str]]:
 
 
 def _purpose(table: str, actions: list[Mapping[str, Any]]) -> str:
-    """Return what a commit is for, by its keys."""
+    """Return the purpose of a commit to a table, by its keys."""
     keys = ["cursors"] if table == "cursors" else [each["txn"]["appId"] for each in actions if "txn" in each]
     for purpose, pattern in _PURPOSES:
         if any(re.search(pattern, key) for key in keys):

@@ -1,7 +1,7 @@
-"""Measures what a protection costs: two brokers run at once, and are measured in turn, pair by pair.
+"""The cost of a protection: two brokers run at the same time, and are measured in turn, pair by pair.
 
-The medians of the pairs' ratios leave out what changes on the machine during the run. Which broker begins a pair
-alternates.
+The medians of the pairs' ratios are not affected by slow changes of the machine during the run. The brokers take turns
+in beginning a pair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(
         Path | None, typer.Option(help="Folder of the roots; in memory, the disk's changes do not count.")
     ] = None,
 ) -> None:
-    """Measure and print."""
+    """Measure pairs, and print a table of the ratios."""
     with tempfile.TemporaryDirectory(prefix="bench-paired-", dir=work) as folder:
         roots = Path(folder)
         bench = Bench(Load(roots), seconds, 0, 0, 0)

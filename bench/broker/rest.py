@@ -1,4 +1,4 @@
-"""A pause until the CPUs are idle, so that deferred work of one measure does not count for the next."""
+"""A pause until the CPUs are idle, so that deferred work of a measure does not slow the next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_WAITS: Final = 60
 
 
 def rest() -> None:
-    """Wait for the CPUs, two minutes at most: other work may keep them busy, which the load average shows."""
+    """Wait until the CPUs are idle, for at most two minutes: other work may keep them busy."""
     for _ in range(_MAX_WAITS):
         if psutil.cpu_percent(_REST_S) < _REST_PERCENT:
             return

@@ -1,7 +1,7 @@
-"""How long a topic is not served when its broker is killed, hangs or is stopped, at an official client.
+"""The time for which a topic is not served when its broker is killed, hangs or is stopped, at an official client.
 
-Three brokers of one root; a producer sends a message every 20 ms to a topic, and a consumer receives them. The topic's
-broker is disturbed and started again, and the longest time between two receipts, and between two deliveries, is taken.
+One root has three brokers. A producer sends a message to a topic every 20 ms, and a consumer receives it. The topic's
+broker is disturbed and started again; the results are the longest times between two receipts and two deliveries.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ Disturb = Callable[[RunningBroker], None]
 
 @dataclass
 class Times:
-    """The times of receipts and of deliveries, on the monotonic clock."""
+    """The times of receipts (`sent`) and of deliveries (`received`), in seconds of the monotonic clock."""
 
     sent: list[float] = field(default_factory=list)
     received: list[float] = field(default_factory=list)
 
     def is_back(self, since_s: float) -> bool:
-        """Return True if both have gone on for a while after a moment."""
+        """Return True if there were both receipts and deliveries for a while after `since_s`."""
         return all(times and times[-1] > since_s + _AFTER_S for times in (self.sent, self.received))
 
 
 def kill(broker: RunningBroker) -> None:
-    """SIGKILL: the broker's lock proves its death."""
+    """Kill a broker by SIGKILL: its released lock proves its death."""
     broker.kill()
 
 
 def hang(broker: RunningBroker) -> None:
-    """SIGSTOP: the broker's lease runs out."""
+    """Suspend a broker by SIGSTOP: its lease expires."""
     os.kill(broker.pid, signal.SIGSTOP)
 
 
 def stop(broker: RunningBroker) -> None:
-    """SIGTERM: the broker gives its bundles to the others."""
+    """Stop a broker by SIGTERM: it gives its bundles to the others."""
     os.kill(broker.pid, signal.SIGTERM)
 
 
@@ -72,7 +72,7 @@ DISTURBANCES: Final[dict[str, Disturb]] = {"killed": kill, "hangs": hang, "stopp
 
 @contextmanager
 def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
-    """Run three brokers of a new root: in the folder, or on an S3 server that has its buckets there."""
+    """Run three brokers of a new root, which is in `folder`, or on an S3 server with its buckets in `folder`."""
     if place == "disk":
         with BrokerCluster(folder / "root") as cluster:
             yield cluster
@@ -90,7 +90,7 @@ def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
 
 
 def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
-    """Disturb the topic's broker again and again; yields the longest pauses of receipts and deliveries, in seconds."""
+    """Disturb the topic's broker `rounds` times; yields the longest pauses of receipts and of deliveries in seconds."""
     times, ended = Times(), threading.Event()
     without_log = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # it would go through the progress bar
     client = pulsar.Client(cluster.url, logger=without_log)

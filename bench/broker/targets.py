@@ -1,4 +1,4 @@
-"""The brokers that are measured: ours on a fresh root, or a peer that is listening, with their processes."""
+"""The measured brokers: ours on a new root, or a running peer, with their processes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for the table."""
+        """The broker's name in the table."""
 
     @property
     def url(self) -> str:
-        """The URL for clients; another one after `seal`."""
+        """The service URL for clients, which `seal` may change."""
 
     @property
     def trust_certs(self) -> str | None:
@@ -51,13 +51,13 @@ class Target(Protocol):
 
     @property
     def start_s(self) -> float | None:
-        """Time from the command to the output of its URL, on a new root; None for a running peer."""
+        """Seconds from the command to the output of its URL, on a new root; None for a peer, which runs already."""
 
     def processes(self) -> list[psutil.Process]:
-        """The broker's process and those that it has started."""
+        """Return the broker's process, and the processes that it has started."""
 
     def unsealed_bytes(self) -> int:
-        """Return the bytes that still have to be sealed; 0 for a broker without sealing."""
+        """Return the number of bytes that are not sealed yet; 0 for a broker without sealing."""
 
     def seal(self) -> None:
         """Seal all published messages, and empty the broker's caches."""
@@ -65,9 +65,16 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another broker that is listening on this machine; warm it up before.
+    """Another broker that is running on this machine, and should be warm.
 
-    It does not seal: where it reads a backlog from is its own choice.
+    It does not seal, and reads a backlog in its usual way.
+
+    Attributes:
+        url: The service URL.
+        name: The name in the table.
+        start_s: None, because the peer is running already.
+        trust_certs: None, because clients connect without TLS.
+        token: None, because clients connect without authentication.
     """
 
     url: str
@@ -77,19 +84,21 @@ class Peer:
     token: str | None = None
 
     def processes(self) -> list[psutil.Process]:
-        """Return the processes that listen on the broker's port."""
+        """Return the process that listens on the broker's port, and the processes that it has started."""
         port = urlsplit(self.url).port
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
                 return _with_children(psutil.Process(found.pid))
-        raise InvalidArgumentError(f"No process listens on port {port} here: start the peer on this machine.")
+        raise InvalidArgumentError(
+            f"No process listens on port {port} of this machine: start the peer at {self.url} here."
+        )
 
     def unsealed_bytes(self) -> int:
-        """Return 0: there is no sealing."""
+        """Return 0, because the peer has no sealing."""
         return 0
 
     def seal(self) -> None:
-        """Do nothing: there is no sealing."""
+        """Do nothing, because the peer has no sealing."""
 
 
 class Protection(StrEnum):
@@ -102,7 +111,7 @@ class Protection(StrEnum):
 
 
 class Ours:
-    """A broker of ours; see `our_broker`."""
+    """A broker of this project, which `our_broker` starts."""
 
     def __init__(self, work: Path, quorum: Quorum, protection: Protection) -> None:
         self.name = f"ours {quorum}" if protection is Protection.NONE else f"ours {quorum} {protection}"
@@ -133,12 +142,12 @@ class Ours:
         return self._proxy.url if self._proxy is not None else self._broker.tls_url or self._broker.url
 
     def processes(self) -> list[psutil.Process]:
-        """Return the broker's processes, and the proxy's."""
+        """Return the processes of the broker and, if it has one, of its proxy."""
         running = [self._broker, *filter(None, [self._proxy])]
         return [process for each in running for process in _with_children(psutil.Process(each.pid))]
 
     def unsealed_bytes(self) -> int:
-        """Return the bytes of the journal that are not sealed."""
+        """Return the number of bytes of the journal that are not sealed yet."""
         metrics = httpx.get(f"{self._broker.web_url}/metrics", timeout=60).raise_for_status().text
         found = text_string_to_metric_families(metrics)
         return sum(int(each.value) for family in found if family.name == _LAG for each in family.samples)
@@ -158,7 +167,7 @@ class Ours:
 
 @contextmanager
 def our_broker(work: Path, quorum: Quorum, protection: Protection = Protection.NONE) -> Iterator[Ours]:
-    """A broker of ours on a fresh root in an existing folder, with all storage paths on one disk."""
+    """Yield a broker of ours on a new root in the folder `work`, with all storage paths on one disk."""
     with TemporaryDirectory(dir=work) as folder:
         ours = Ours(Path(folder), quorum, protection)
         try:
@@ -168,7 +177,7 @@ def our_broker(work: Path, quorum: Quorum, protection: Protection = Protection.N
 
 
 class _Roles:
-    """The keys and settings of a broker that asks for tokens and permissions."""
+    """The keys and settings of a broker that requires tokens and permissions."""
 
     def __init__(self, work: Path) -> None:
         secret = work / "secret.key"
@@ -184,7 +193,7 @@ class _Roles:
         }
 
     def token(self, role: str) -> str:
-        """Return a token without an end."""
+        """Return a token of a role that does not expire."""
         return sign(self._key, {"sub": role})
 
     def grant(self, web_url: str) -> None:
