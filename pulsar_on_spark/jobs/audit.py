@@ -88,9 +88,9 @@ def _read_all(
     paths: Mapping[PathId, StoragePath],
     copies: Sequence[tuple[FileRecord, PathId]],
 ) -> list[tuple[str, int, str, bool]]:
-    """Return (file id, path id, problem, is examined) for each copy that is not known to be good.
+    """Return (file id, storage path id, problem, is examined) for each copy that was not read and found good.
 
-    A copy that was moved meanwhile is not known to be good either, and has the problem "".
+    The problem of a copy that was moved meanwhile is "". "Is examined" is False if the copy could not be read now.
     """
 
     def read(batches: Rows) -> Rows:

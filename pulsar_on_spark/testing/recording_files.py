@@ -219,7 +219,7 @@ class Recording:
 
 
 def _standing(before: Path, base: Path) -> _Names:
-    """Return the names and files of `before`, a copy of `base`; all of them are durable."""
+    """Return the files of `before`, a copy of `base`, under their names in `base`; all of them are durable."""
     names: _Names = {}
     for found in before.rglob("*"):
         content = None if found.is_dir() else bytearray(found.read_bytes())
@@ -229,7 +229,7 @@ def _standing(before: Path, base: Path) -> _Names:
 
 
 def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> tuple[_Names, _Names]:
-    """Return the names and files under `base` after the steps, and the durable ones.
+    """Return the files under `base` after the steps by name, and then those whose names are durable.
 
     With `torn`, only the first half of the last step's bytes is written. Names are strings, because comparing `Path`
     objects is slow, and tests call this for every step.
@@ -260,7 +260,7 @@ def _replay(steps: Sequence[Step], known: _Names, base: Path, *, torn: bool) -> 
             case "fsync_directory":
                 durable_names[path] = dict(names.get(path, {}))
             case unknown:
-                raise ValueError(f"Recorded step {unknown!r} is not known: record with this version.")
+                raise ValueError(f"Recorded step {unknown!r} of {path} is unknown: record again with this version.")
     return names, durable_names
 
 

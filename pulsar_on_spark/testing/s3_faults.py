@@ -72,7 +72,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished request, the server's status (0 if the request was not forwarded), and the fault, if any."""
+    """A finished request.
+
+    Attributes:
+        request: The request.
+        status: The server's HTTP status; 0 if the request was not forwarded.
+        fault: The fault of the request; None without a fault.
+    """
 
     request: Request
     status: int
@@ -80,7 +86,7 @@ class Outcome:
 
 
 Decide = Callable[[Request], Fault | None]
-"""Function that returns the fault of a request, or None. It may wait first, and is called in connections' threads."""
+"""Function that returns the fault of a request, None for no fault. It may wait first; connections' threads call it."""
 
 
 @dataclass
