@@ -80,7 +80,7 @@ def _read(root: Root, count: int) -> tuple[float, float]:
     """Consume all `count` messages from a new broker; return messages a second, and seconds until the first message."""
     with RunningBroker(root.path) as broker:
         client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        client.create_producer("another").close()  # the broker has loaded what all topics need
+        client.create_producer("another").close()  # the broker has loaded all modules for topics
         begin_s = time.perf_counter()
         reader = client.create_reader(_TOPIC, pulsar.MessageId.earliest, receiver_queue_size=5_000)
         reader.read_next(_WAIT_MS)

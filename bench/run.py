@@ -83,9 +83,10 @@ def _setting(stack: contextlib.ExitStack, work: Path, rows: int, confs: dict[str
 
 
 def _pulsarpy_missing() -> str | None:
+    """Return the reason why `format("pulsarpy")` cannot be used; None if it can."""
     import pyspark_pulsarpy
 
-    return None if hasattr(pyspark_pulsarpy, "DefaultSource") else 'format("pulsarpy") is not there'
+    return None if hasattr(pyspark_pulsarpy, "DefaultSource") else 'format("pulsarpy") is not installed'
 
 
 def _confs() -> dict[str, str]:

@@ -89,7 +89,7 @@ class Root(RootHandle):
 
         Raises:
             TopicNotFoundError: the topic does not exist.
-            InvalidArgumentError: the topic has subscriptions and `force` is false, or the name is that of a partition.
+            InvalidArgumentError: the topic has subscriptions and `force` is false, or the name is a partition's name.
         """
         catalog.delete_topic(self.store, TopicName.parse(name), force=force)
 

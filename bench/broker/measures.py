@@ -177,7 +177,7 @@ def topics(target: Target, bench: Bench) -> Figures:
 def memory(target: Target, bench: Bench) -> Figures:
     """Measure the largest memory of the broker's processes while `flow_bytes` pass through, with a tailing consumer.
 
-    PSS counts pages shared by processes once. One maximum is that of the sum; the others are those of each process.
+    PSS counts pages shared by processes once. Figures are the maxima of the sum and of each process.
     """
     peak_total = 0
     peaks: dict[str, int] = {}

@@ -80,7 +80,7 @@ def main(
 def _measure(
     place: str, *, brokers: int, topics: int, every_s: float, warm_up_s: float, seconds: float
 ) -> tuple[float, float, list[float]]:
-    """Run the load on a root at `place`.
+    """Run the load on a root, whose folder or URL is `place`.
 
     Returns:
         The begin and the end of the time in which commits count, in seconds since 1970, and the latencies of receipts

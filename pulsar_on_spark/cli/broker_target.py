@@ -274,6 +274,7 @@ def _status(topic: str, name: str, stats: Mapping[str, Any], cursor: Mapping[str
 
 
 def _policy_path(of: str, field: str) -> tuple[str, ...] | None:
+    """Return the admin API's path of a policy of a namespace or topic; None if it has no such policy."""
     from pulsar_on_spark.topic.catalog.policies.policies import FIELDS
 
     if field not in FIELDS:

@@ -76,7 +76,7 @@ def sql(
 
     made = view_statements(open_root(root, root_option), namespace, database)
     for statement in made.statements:
-        typer.echo(f"{statement};")  # as it is: a wrapped line would not be the same SQL
+        typer.echo(f"{statement};")  # not wrapped, because that would change the SQL
     for problem in made.problems:
         output.fail(problem)
     if made.problems:

@@ -178,6 +178,7 @@ def _print_subscriptions(topic_stats: Mapping[str, Any], *, with_clients: bool) 
 
 
 def _of_clients(subscription: Mapping[str, Any]) -> tuple[int | None, str, int | None]:
+    """Return a subscription's unacknowledged messages, rate and consumers; None for numbers that are not reported."""
     consumers = subscription.get("consumers")
     rate = _rate(subscription, "msgRateOut")
     return subscription.get("unackedMessages"), rate, None if consumers is None else len(consumers)

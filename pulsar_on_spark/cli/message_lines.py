@@ -62,6 +62,7 @@ def id_text(ledger: int, entry: int, batch_index: int | None) -> str:
 
 
 def _schema_version(message: pulsar.Message) -> bytes | None:
+    """Return a message's schema version in eight bytes; None if the client cannot represent it."""
     try:
         version: str = message.schema_version()
         return version.encode()

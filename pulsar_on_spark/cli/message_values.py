@@ -64,6 +64,7 @@ class ValueSchema:
 
     @cached_property
     def _check(self) -> Callable[[bytes], None] | None:
+        """The check of values before they are decoded; None if the schema itself bounds its values."""
         from pulsar_on_spark.topic.entries.values.avro_bounds import check_of_bounds
 
         return check_of_bounds(self._avro)

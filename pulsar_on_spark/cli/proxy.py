@@ -49,7 +49,7 @@ def proxy(
     """Connect Pulsar clients to the brokers of a root, or to listed brokers, until SIGTERM or SIGINT."""
     level, form = (log_level or "INFO").upper(), log_format or "text"
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR") or form not in ("text", "json"):
-        raise InvalidArgumentError(f"Log level {level} or log format {form} is unknown: see --help for the choices.")
+        raise InvalidArgumentError(f"Log level {level} or log format {form} is unknown: give one that --help lists.")
     logs.configure(level, form)  # type: ignore[arg-type]
     try:
         import uvloop

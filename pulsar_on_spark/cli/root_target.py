@@ -87,7 +87,7 @@ class RootTarget(Target):
     def retention_preview(self, of: str, value: Any) -> TrimmedTopics:
         """Return the topics and messages that housekeeping would trim if the retention of `of` were `value`.
 
-        `of` is a namespace or a topic, and `value` is in the form of the admin API; None for no policy there.
+        `of` is a namespace or a topic, and `value` is in the form of the admin API, or None for a removed policy.
         """
         from pulsar_on_spark.topic.maintenance.retention.preview import retention_preview
 

@@ -85,6 +85,7 @@ def sync_offsets(checkpoints: Sequence[Path], batch_id: int, files: FileOps = OS
 
 
 def _synced(checkpoint: Path, batch_id: int, files: FileOps) -> str | None:
+    """Sync a batch's offsets in one checkpoint, and return their digest; None if this process cannot open them."""
     offsets = checkpoint / "offsets"
     digest = None
     try:
@@ -137,6 +138,7 @@ def _file_logs(checkpoint: Path, sources: Sequence[bytes]) -> dict[Path, int]:
 
 
 def _digest(sources: Sequence[bytes], file_logs: Mapping[Path, int]) -> str | None:
+    """Return a digest of the offsets and the names of their files; None without offsets."""
     if not sources:
         return None
     digest = hashlib.sha256(b"\n".join(sources))
@@ -158,6 +160,7 @@ def _sync(files: FileOps, path: Path) -> None:
 
 
 def _local(location: str | None) -> Path | None:
+    """Return a location as a local path; None without a location, or if it is not local."""
     try:
         return None if location is None else local_path(location)
     except InvalidArgumentError:
@@ -165,6 +168,7 @@ def _local(location: str | None) -> Path | None:
 
 
 def _query_id(metadata: Path) -> str | None:
+    """Return the query's id in a checkpoint's file `metadata`; None if the file cannot be read or has no id."""
     try:
         return str(json.loads(metadata.read_text(encoding="utf-8"))["id"])
     except (*_NOT_OURS, ValueError, KeyError, TypeError):

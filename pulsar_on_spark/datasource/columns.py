@@ -184,7 +184,7 @@ def _parse_names(columns: str, known: Mapping[str, DataType]) -> tuple[str, ...]
     for text in names_in(columns):
         name = text if text in known else by_lower.get(text.lower())
         if name is None:
-            raise InvalidArgumentError(f"Option columns names {text!r}, but the columns are {', '.join(known)}.")
+            raise InvalidArgumentError(f"Option columns names {text!r}: give names of the columns {', '.join(known)}.")
         if name in names:
             raise InvalidArgumentError(f"Option columns names {name!r} twice: leave one out.")
         names.append(name)

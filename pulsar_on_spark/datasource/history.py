@@ -264,6 +264,7 @@ def _boundary(view: View, part: TopicPart, version: TableVersion) -> Position:
 
 
 def _table_frame(spark: SparkSession, source: _Source, columns: Sequence[HistoryColumn]) -> DataFrame | None:
+    """Return the columns of `_table_rows`; None if the history table has no files."""
     rows = _table_rows(spark, source)
     return None if rows is None else rows.select(*(column.of_table() for column in columns))
 
@@ -319,7 +320,7 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
     reader = reader.option("fieldPrefix", FIELD_PREFIX)
     if isinstance(source.root.place, ObjectPlace) and source.root.place.profile:
         reader = reader.option("storageProfile", source.root.place.profile)
-    # Spark does not push columns down to Python sources. Any column tells the number of messages.
+    # Spark does not push columns down to Python sources. Any column shows the number of messages.
     frame = reader.option("columns", json.dumps(names or [PUBLISH_TIME])).load(str(source.root.place))
     # By positions, because fields that differ only in the case of letters have the same name for Spark.
     positions = [f"c{number}" for number in range(len(frame.columns))]
@@ -331,6 +332,7 @@ def _topic_frame(spark: SparkSession, source: _Source, columns: Sequence[History
 
 
 def _union(table: DataFrame | None, topic: DataFrame | None) -> DataFrame | None:
+    """Return the rows of both frames; None if both are None."""
     if table is None or topic is None:
         return topic if table is None else table
     return table.union(topic)

@@ -151,6 +151,7 @@ def _conversion(kind: DataType, wanted: DataType) -> Conversion | None:
 
 
 def _of_records(kind: StructType, wanted: StructType) -> Conversion | None:
+    """Return the conversion of records; None if the types of a common field cannot be converted."""
     parts: dict[str, Conversion] = {}
     for field in wanted:
         if field.name in kind.names:

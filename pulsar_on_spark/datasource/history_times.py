@@ -63,6 +63,7 @@ def timestamp(microseconds: int) -> Column:
 
 
 def _microseconds(argument: str, time: datetime | None) -> int | None:
+    """Return a time in microseconds since 1970; None for None. `argument` names the time in errors."""
     if time is None:
         return None
     if not isinstance(time, datetime):

@@ -36,6 +36,7 @@ class ReportLog:
         self._known = texts
 
     def _list(self) -> dict[str, Version] | None:
+        """Return the versions of the reports, by key; None if they cannot be listed."""
         try:
             return {listed.key: listed.version for listed in objects_at(self._root).list_after(REPORTS)}
         except StorageError:

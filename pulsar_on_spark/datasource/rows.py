@@ -252,8 +252,8 @@ def _check_field(given: StructField, wanted: StructField) -> None:
         return
     if given.dataType.simpleString() != wanted.dataType.simpleString():
         raise IncompatibleSchemaError(
-            f"Column {given.name!r} is {given.dataType.simpleString()}, and the topic's schema has "
-            f"{wanted.dataType.simpleString()} there: cast the column."
+            f"Column {given.name!r} is {given.dataType.simpleString()}, but the topic's schema has the type "
+            f"{wanted.dataType.simpleString()}: cast the column."
         )
 
 

@@ -268,7 +268,7 @@ def progress(view: View, offset: StreamOffset, left_out: Mapping[str, LeftOut] |
 
 
 def _shares(ranges: Sequence[SlotRange]) -> dict[Position, float]:
-    """Return, for each end of a range, the share of the topic's slots whose ranges end there."""
+    """Return the share of the topic's slots (0 to 1) whose ranges end at a position, by position."""
     shares: dict[Position, float] = {}
     for range_ in ranges:
         share = 1.0 if range_.slots == ALL else len(range_.numbers) / len(SLOTTED)

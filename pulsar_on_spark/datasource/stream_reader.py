@@ -241,7 +241,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_sentence
     def commit(self, end: Json) -> None:
-        """Move the cursors to the end of a committed batch, at most once a second, and log what its tasks reported."""
+        """Move the cursors to the end of a committed batch, at most once a second, and log the reports of its tasks."""
         if self._reports is not None:
             self._reports.log_new_reports()
         if self._subscription is not None:

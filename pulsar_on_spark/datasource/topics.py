@@ -190,7 +190,7 @@ def first_published(
             loss = piece
             continue
         found = _first_in(reader, piece, time_ms)
-        if found != piece.start_position:  # earlier messages are behind the loss
+        if found != piece.start_position:  # earlier messages of the piece come after the loss
             loss = None
         if found is not None:
             break
@@ -203,6 +203,7 @@ def first_published(
 
 
 def _first_in(reader: SliceReader, slice_: SegmentSlice, time_ms: int) -> Position | None:
+    """Return the first entry of a slice with a message published at `time_ms` or later; None if there is none."""
     if slice_.segment.publish_max_ms < time_ms:
         return None
     if slice_.segment.publish_min_ms >= time_ms and slice_.segment.publish_max_ms <= MAX_MILLISECONDS:

@@ -151,6 +151,7 @@ def in_sink_runner() -> bool:
 
 
 def _target_of(view: View, topic: TopicName) -> WriteTarget | None:
+    """Return the partitions of a topic, which must not be terminated; None if it does not exist."""
     record = view.get(TopicRecord, topic.full)
     if record is None:
         return None

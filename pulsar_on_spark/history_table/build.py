@@ -254,7 +254,7 @@ class _PartBuild:
             ConflictError: another commit came first, or a VACUUM has deleted the new files.
         """
         values = placed(self._values(view), version.columns)
-        # Files that were written before a conflict are good, unless it has changed what belongs into them, or a VACUUM
+        # Files that were written before a conflict are good, unless it has changed the content for them, or a VACUUM
         # has deleted them.
         wanted = table.name, step, values.columns
         if self._written is None or self._written[:3] != wanted or not table.has_files(self._written[3]):

@@ -47,7 +47,7 @@ def delete_history(root: RootHandle, name: TopicName) -> None:
 
     Raises:
         TopicNotFoundError: the topic does not exist.
-        InvalidArgumentError: the name is that of a partition.
+        InvalidArgumentError: the name is a partition's name.
         HistoryTableError: the history is deleted, but its files cannot be deleted now; housekeeping deletes them later.
         MetadataError: the metadata cannot be read or written.
     """

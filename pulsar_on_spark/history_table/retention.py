@@ -85,7 +85,9 @@ def apply_retention(table: HistoryTable, policy: HistoryPolicies) -> int:
         try:
             table.commit(version, {}, removed=names)
         except ConflictError as error:
-            _LOGGER.info("The retention of %s is decided again: %s", table.place, error)
+            _LOGGER.info(
+                "The retention of history table %s is tried again after another commit: %s", table.place, error
+            )
         else:
             return len(names)
     return 0

@@ -78,7 +78,7 @@ def viewable(view: View, namespace: str) -> list[tuple[TopicRecord, TopicName]]:
 
 
 def spark_uri(place: RootPlace) -> str:
-    """Return a folder or URL as a URI for Spark, always with a scheme, because Spark would add that of `fs.defaultFS`.
+    """Return a folder or URL as a URI for Spark, with a scheme, because Spark would add the scheme of `fs.defaultFS`.
 
     Characters are not percent-encoded, because Hadoop would not decode them.
     """

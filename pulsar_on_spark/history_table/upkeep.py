@@ -110,10 +110,12 @@ def _keep_up_topic(
         except TopicNotFoundError:
             pass  # it was deleted meanwhile
         except (PulsarpyError, OSError) as error:
-            _LOGGER.warning("The history of %s cannot be kept up: %s", name, error, extra={"topic": topic.name})
+            _LOGGER.warning(
+                "The housekeeping of the history of %s failed: %s", name, error, extra={"topic": topic.name}
+            )
             problems.setdefault(str(error), f"history of {name}: {error}")
-        except Exception as error:  # a defect, or values that no library call expects: other histories go on
-            _LOGGER.exception("The history of %s is not kept up.", name, extra={"topic": topic.name})
+        except Exception as error:  # a defect, or values that no library call expects: other histories continue
+            _LOGGER.exception("The housekeeping of the history of %s failed.", name, extra={"topic": topic.name})
             problems.setdefault(str(error), f"history of {name}: {error!r}")
     return list(problems.values())
 

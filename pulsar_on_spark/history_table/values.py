@@ -81,7 +81,7 @@ def value_columns(schema: SchemaRecord | None, writers: WriterSchemas) -> ValueC
 
 
 def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
-    """Return only the columns of `value_columns`, without a decoder; `schema` and errors are as there."""
+    """Return only the columns of `value_columns`, without a decoder; `schema` and errors are as for it."""
     fields = _fields(schema)
     if schema is None or fields is None:
         return BYTES
@@ -93,7 +93,7 @@ def stored_columns(schema: SchemaRecord | None) -> pa.Schema:
 
 
 def _fields(schema: SchemaRecord | None) -> pa.StructType | None:
-    """Return the fields of a schema in the types of `format("pulsarpy")`; None if values are bytes there."""
+    """Return the fields of a schema in the types of `format("pulsarpy")`; None if the values are read as bytes."""
     if schema is None or schema.type not in (AVRO, "JSON"):
         return None
     try:

@@ -6,7 +6,7 @@ may still have its effect, like a call of a process that was killed: a file that
 
 A call that hangs also begins a check of the path. Until the check has ended, the path counts as unreachable and all
 calls fail at once, so a directory that hangs occupies few threads. If only a file hangs, the check ends and other calls
-go on.
+continue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_WITHIN_S: Final = 30.0
 MAX_HANGING: Final = 16
 """Number of hanging calls at which a path counts as unreachable, because each of them occupies a thread."""
 _CHECKED_WITHIN_S: Final = 1.0
-"""Time in seconds that a call that hangs waits for the check of the path: a caller can go on if the path is well."""
+"""Time in seconds that a hanging call waits for the check of the path: if the path is well, other calls continue."""
 _LISTED_AT_ONCE: Final = 500
 _IDENTITY: Final = "its identity"
 _hanging: Final[dict[tuple[int, Path], dict[str, Future[Any]]]] = {}

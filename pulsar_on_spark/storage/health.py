@@ -88,7 +88,7 @@ class PathHealth:
 
     @property
     def is_well(self) -> bool:
-        """True if the path has no known problem."""
+        """True if the path has no problem: its condition is `WELL`."""
         return self.condition is Condition.WELL
 
     @property

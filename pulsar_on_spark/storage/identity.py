@@ -35,7 +35,7 @@ class Identity:
     path_id: PathId | None
 
     def encode(self, hidden: str = "") -> bytes:
-        """Return the identity as it is stored: JSON.
+        """Return the identity in its stored form, JSON.
 
         Args:
             hidden: A token, different each time, that hides the identity of a path that is being retired, so that no
@@ -72,7 +72,7 @@ class Identity:
         """Check that an identity that was read equals this identity.
 
         Args:
-            found: The identity that was found.
+            found: The identity that was read.
             name: The name of the path or root in errors.
             remedy: The operator's remedy if the identities differ, for the error.
 

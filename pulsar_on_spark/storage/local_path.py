@@ -263,6 +263,7 @@ def local_paths(paths: Mapping[PathId, StoragePath]) -> dict[PathId, LocalPath]:
 
 
 def _stored_file(entry: os.DirEntry[str], now_s: float) -> StoredFile | None:
+    """Return a directory entry as a file of the path; None for a foreign name or a deleted file."""
     final, tmp, _ = entry.name.partition(TMP_INFIX)
     parsed = parse_file_name(final)
     if parsed is None:

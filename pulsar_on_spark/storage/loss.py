@@ -9,7 +9,7 @@ anything else: path away or wiped, another disk, EMFILE, EIO, EACCES ...    UNRE
 
 the copies' verdicts                 conclusion
 -----------------------------------  ------------------------------------------------------------
-one is UNREACHABLE                   not known to be lost: the error says to try again later
+one is UNREACHABLE                   perhaps not lost: the error says to try again later
 else one is GONE                     lost, unless the metadata now name another file for the data
 all are DAMAGED, or there is none    lost
 """
@@ -85,7 +85,7 @@ def unreachable(what: str, causes: str) -> CopiesUnreachableError:
     """Return the error for data of which no copy is good and at least one cannot be reached.
 
     Args:
-        what: The data, as the subject of a sentence.
+        what: The data, as the subject of a sentence, in the singular or plural.
         causes: The problem of each copy, in sentences.
     """
     return CopiesUnreachableError(

@@ -108,7 +108,7 @@ def sweep_leases(place: RootPlace, before_s: float) -> int:
     """Delete the leases of all groups that were last renewed before a time; returns their number.
 
     Args:
-        place: The root.
+        place: The root's folder or URL.
         before_s: The time, in seconds since 1970.
 
     Raises:

@@ -205,8 +205,8 @@ class StoragePath(Protocol):
     def segment_files(self, now_s: float) -> Iterator[StoredFile]:
         """Return the files under `segments/`, with ages as of `now_s` (seconds since 1970).
 
-        A listing yields only candidates for garbage collection; a keyed read of the metadata decides whether a file may
-        be deleted. Files that vanish meanwhile and foreign names are left out.
+        A listing yields only candidates for garbage collection; a keyed read of the metadata decides if a file may be
+        deleted. Files that vanish meanwhile and foreign names are left out.
 
         Raises:
             StoragePathError: the directory or URL is not this path, or cannot be listed.

@@ -1,4 +1,4 @@
-"""The mark of a folder whose names could not be synced, so that no process relies on what a power cut may undo.
+"""The mark of a folder whose names could not be synced, so that no process relies on names that a power cut may undo.
 
 Linux reports a failed write-back only once. A later fsync of the same folder succeeds whatever the disk holds, so its
 caller would report objects as durable that are not. Therefore the process that meets the failure leaves a mark, and no
@@ -68,7 +68,7 @@ def refuse_marked(base: Path) -> None:
 
     Raises:
         UnsyncedFolderError: an fsync has failed, in any process.
-        OSError: the mark cannot be read, so it is unknown whether there is a mark.
+        OSError: the mark cannot be read, so there may be a mark.
     """
     mark = _read_mark(base)
     if mark is not None and mark.get("boot") == boot_id():

@@ -1,8 +1,8 @@
 """Crash tests of durable files: record every step of a write, then rebuild the states that a crash may leave on disk.
 
 `RecordingFiles` works like `OsFiles` and records each step that changes the disk. `Recording.materialise` builds, in
-another directory, the state after a crash that followed the first N steps. A `Crash` is an assumption about the changes
-that were not durable yet: whether the crash has lost them. A test tries every N with every `Crash`, and opens the
+another directory, the state after a crash that followed the first N steps. A `Crash` is an assumption about the loss
+of changes that were not durable yet. A test tries every N with every `Crash`, and opens the
 result as a process does after a reboot. This is a small version of ALICE (OSDI '14). By POSIX's rules, bytes are
 durable after fdatasync of the file, and names after fsync of their directory.
 """

@@ -187,7 +187,11 @@ def test_positions_by_message_id(filled: Root) -> None:
         ({"maxMessagesPerTrigger": 5}, InvalidArgumentError, "maxMessagesPerTrigger is possible only in a stream"),
         ({"maxBytesPerTrigger": 5}, InvalidArgumentError, "maxBytesPerTrigger is possible only in a stream"),
         ({"minOffsetsPerTrigger": 5}, InvalidArgumentError, "minOffsetsPerTrigger is possible only in a stream"),
-        ({"columns": "value,nope"}, InvalidArgumentError, "columns names 'nope', but the columns are value, __key"),
+        (
+            {"columns": "value,nope"},
+            InvalidArgumentError,
+            "columns names 'nope': give names of the columns value, __key",
+        ),
     ],
 )
 def test_positions_and_options_that_do_not_fit(

@@ -181,7 +181,7 @@ def test_typed_values_replace_the_value_column() -> None:
     [
         ("", "''"),
         ("value,", "''"),
-        ("value,nonsense", "'nonsense', but the columns are value, __key"),
+        ("value,nonsense", "'nonsense': give names of the columns value, __key"),
         ("value,VALUE", "twice"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class StoredLease(NamedTuple):
-    """A holder's lease as it is stored.
+    """The stored lease of a holder.
 
     Attributes:
         name: The name under which the lease is stored, which is `lease_name` of its holder.

@@ -112,6 +112,7 @@ def sweep_lease_files(leases: Path, before_s: float) -> int:
 
 
 def _stored(path: Path) -> StoredLease | None:
+    """Return the lease in a file; None if there is no file."""
     try:
         with open(path, "rb") as file:
             written_s = os.fstat(file.fileno()).st_mtime

@@ -58,7 +58,7 @@ class LocalObjects:
 
         Raises:
             ObjectsRefusedError: the disk is full or broken, or this process may not write; there is no new object.
-            UnsyncedFolderError: the object may exist, but it is unknown whether it survives a power cut.
+            UnsyncedFolderError: the object may exist, but may not survive a power cut.
         """
         path = self.folder / key
         answer = self._until_certain(f"write {key}", lambda: self._create(path, content), _REFUSALS)
@@ -165,6 +165,7 @@ class LocalObjects:
         return Exists(present.content, present.version)
 
     def _replace(self, path: Path, content: bytes, version: Version) -> Version | None:
+        """Attempt `replace` once; returns the new version, None if the file has another version or is deleted."""
         if not path.exists():
             return None
         with _locked(path.parent), self._unnamed(path, content) as (unnamed, new):
@@ -319,6 +320,7 @@ def _folder_of(key: str) -> str:
 
 
 def _read(path: Path) -> Fetched | None:
+    """Return a file's content and version; None if there is no file."""
     try:
         with open(path, "rb") as file:
             return Fetched(file.read(), _version(os.fstat(file.fileno())))

@@ -2,7 +2,7 @@
 
 obstore is configured to retry nothing. A client that repeats a conditional write turns its own success into
 "precondition failed" (aws-sdk-java-v2, issue 6580), and obstore reports a conflict of two writers as "already exists"
-although neither object is there (arrow-rs-object-store, issue 852). So after any failure of a write, a read decides:
+although neither object exists (arrow-rs-object-store, issue 852). So after any failure of a write, a read decides:
 the caller's content means success, other content means that another writer came first, and without an object the write
 is tried again.
 """
@@ -148,7 +148,7 @@ class RemoteObjects:
         return f"RemoteObjects({self.url!r})"
 
     def create(self, key: str, content: bytes) -> Created | Exists:
-        """Put the object with `If-None-Match: *`; returns `Exists` if another writer's object is there."""
+        """Put the object with `If-None-Match: *`; returns `Exists` if another writer's object exists."""
 
         def attempt() -> tuple[Created | Exists] | None:
             try:
@@ -279,6 +279,7 @@ class RemoteObjects:
         return Version(written["e_tag"], written["version"])
 
     def _get(self, key: str) -> Fetched | None:
+        """Attempt `fetch` once; returns the content and version, None if there is no object."""
         try:
             with _counted(Operation.GET):
                 answer = obstore.get(self._store, key)
@@ -501,6 +502,7 @@ def _require_absent(error: FileNotFoundError) -> None:
 
 
 def _found(pattern: re.Pattern[str], error: Exception) -> str | None:
+    """Return the first group of a pattern in an error's text; None if the pattern does not match."""
     match = pattern.search(str(error))
     return None if match is None else match[1]
 
