@@ -89,7 +89,7 @@ class Place:
 
     @property
     def title(self) -> str:
-        """The delay in words."""
+        """The delay of requests in words, for titles of tables."""
         return "no delay" if self.proxy is None else f"each request waits {self.delay_ms:g} ms"
 
 

@@ -159,7 +159,7 @@ def replay(spark: SparkSession, root: Path, own: Path, console: Console) -> list
 
 
 def write(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
-    """Start the query that turns staged months, one a micro-batch, into JSON events keyed by carrier."""
+    """Start and return the query that writes one staged month a micro-batch as JSON events keyed by carrier."""
     staged = spark.readStream.schema(EVENT).option("maxFilesPerTrigger", 1).parquet(str(own / "staged"))
     events = staged.select(
         f.col("carrier").alias("__key"),
@@ -172,7 +172,7 @@ def write(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
 
 
 def follow(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
-    """Start the query that follows the topic and keeps the delays in a table named after the subscription."""
+    """Start and return the query that follows the topic and keeps the delays in a table, named like the subscription."""
     reader = spark.readStream.format("pulsarpy").option("topic", TOPIC).option("subscription", SUBSCRIPTION)
     messages = reader.option("subscriptionInitialPosition", "earliest").load(str(root))
     writer = delays_by_hour(flights_of(messages)).writeStream.format("memory").queryName(SUBSCRIPTION)

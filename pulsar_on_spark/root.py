@@ -149,7 +149,10 @@ class Root(RootHandle):
         return recover_dead(self, chosen, [PathId(path) for path in give_up])
 
     def repair(self, limits: RepairLimits | None = None, progress: Progress = silent) -> RepairReport:
-        """Restore missing, bad and misplaced copies of files (see `repairing.repair`); None for the default limits."""
+        """Restore missing, bad and misplaced copies of files, and return a report (see `repairing.repair`).
+
+        `limits` is None for the default limits.
+        """
         from pulsar_on_spark.topic.maintenance.repair.repairing import repair
 
         return repair(self, limits, progress)
@@ -157,8 +160,8 @@ class Root(RootHandle):
     def build_history(self, topic: str, *, fail_on_data_loss: bool = True) -> list[Built]:
         """Append a topic's sealed messages to its history table, each once (errors as `history_table.build.build`).
 
-        With `fail_on_data_loss` false, lost and unreadable messages are left out permanently. The result has one item
-        for each partition.
+        With `fail_on_data_loss` false, lost and unreadable messages are left out permanently. Returns the result of
+        each partition, or of the topic without partitions.
         """
         from pulsar_on_spark.history_table.build import BuildOptions, build
 
@@ -171,9 +174,9 @@ class Root(RootHandle):
         delete_history(self, TopicName.parse(topic))
 
     def maintain(self, ages: Ages | None = None, progress: Progress = silent) -> MaintainReport:
-        """Build the histories of topics, and run a pass of housekeeping (see `maintain_with_histories`).
+        """Build the histories of topics, run a pass of housekeeping, and return a report.
 
-        `ages` has the ages at which files are deleted; None for the defaults.
+        `ages` has the ages at which files are deleted; None for the defaults. See `maintain_with_histories`.
         """
         from pulsar_on_spark.history_table.upkeep import maintain_with_histories
         from pulsar_on_spark.topic.maintenance.files.collect import DEFAULT_AGES

@@ -1,4 +1,4 @@
-"""Measures of a broker: one function for one or a few figures, the same for ours and for a peer."""
+"""Measures of a broker, the same for ours and for a peer: each function returns one or a few figures by name."""
 
 from __future__ import annotations
 

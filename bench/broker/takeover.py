@@ -72,7 +72,7 @@ DISTURBANCES: Final[dict[str, Disturb]] = {"killed": kill, "hangs": hang, "stopp
 
 @contextmanager
 def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
-    """Run three brokers of a new root, which is in `folder`, or on an S3 server with its buckets in `folder`."""
+    """Yield three running brokers of a new root, which is in `folder`, or on an S3 server with its data in `folder`."""
     if place == "disk":
         with BrokerCluster(folder / "root") as cluster:
             yield cluster

@@ -40,7 +40,7 @@ class Credentials:
 
     @classmethod
     def parse(cls, plugin: str, params: str) -> Credentials:
-        """Parse the options `--auth-plugin` and `--auth-params`.
+        """Return the credentials in the options `--auth-plugin` and `--auth-params`.
 
         Args:
             plugin: `token`, `basic` or `tls`, or the class of Pulsar's Java client; "" for no credentials.

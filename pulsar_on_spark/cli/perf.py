@@ -78,7 +78,7 @@ class Measured:
     lock: Lock = field(default_factory=Lock)
 
     def add(self, latency_us: int, size_bytes: int) -> None:
-        """Count a successful message."""
+        """Count a successful message, with its latency in microseconds and its size in bytes."""
         with self.lock:
             self.latencies.record_value(min(max(latency_us, 1), _MAX_LATENCY_US))
             self.messages += 1

@@ -44,6 +44,9 @@ def create_secured_folder(folder: Path, hosts: Sequence[str]) -> SecuredFolder:
         folder: The folder, which must be new, so that no other user can write into it.
         hosts: Names and addresses by which clients reach the broker. The `client.conf` has the first one.
 
+    Returns:
+        The paths of the files in the folder.
+
     Raises:
         InvalidArgumentError: the folder exists, or a host is invalid.
         OSError: the folder cannot be written.

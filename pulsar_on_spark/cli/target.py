@@ -16,7 +16,7 @@ class Target(Protocol):
         """Return the names of all tenants."""
 
     def create_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
-        """Create a tenant."""
+        """Create a tenant with the roles of its administrators."""
 
     def update_tenant(self, tenant: str, admin_roles: Sequence[str]) -> None:
         """Set the roles of a tenant's administrators, which replace the former roles."""
@@ -28,7 +28,7 @@ class Target(Protocol):
         """Return the names of a tenant's namespaces."""
 
     def create_namespace(self, namespace: str) -> None:
-        """Create a namespace."""
+        """Create a namespace, `tenant/namespace`."""
 
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
         """Delete a namespace; with `force`, with its topics."""

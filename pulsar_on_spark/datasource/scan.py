@@ -70,7 +70,7 @@ class ScanPartition(InputPartition):
 def split(
     pieces: Sequence[ScanPiece], paths: Paths, min_partitions: int | None, max_records: int | None
 ) -> list[ScanPartition]:
-    """Split the pieces among tasks of about equal size. Together, the tasks read each entry once, in order.
+    """Return the pieces, split among tasks of about equal size. Together, the tasks read each entry once, in order.
 
     Args:
         pieces: The pieces to read, in order.

@@ -52,7 +52,7 @@ class TypedValues:
         )
 
     def encode(self, structs: pa.StructArray) -> pa.BinaryArray:
-        """Encode structs as values (errors as `topic.entries.values.ValueCodec.encode`)."""
+        """Return structs encoded as values (errors as `topic.entries.values.ValueCodec.encode`)."""
         return self.schema.codec.encode(structs)
 
 

@@ -259,7 +259,7 @@ class _Writing:
 
     @one_sentence
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the task's rows durably to staged files (errors as `TaskWriter`)."""
+        """Write the task's rows durably to staged files, and return the message about them (errors as `TaskWriter`)."""
         assert self._plan is not None, "tasks get the writer that the driver planned"
         context = TaskContext.get()
         query_id = context.getLocalProperty("sql.streaming.queryId") if context else None

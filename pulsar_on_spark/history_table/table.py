@@ -118,7 +118,7 @@ class TableVersion:
 
     @property
     def columns(self) -> list[dict[str, Any]]:
-        """The columns as Delta's JSON."""
+        """The columns, each as Delta's JSON: an object with `name`, `type`, `nullable` and `metadata`."""
         fields: list[dict[str, Any]] = json.loads(self.schema_text)["fields"]
         return fields
 

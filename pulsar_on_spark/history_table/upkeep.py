@@ -71,7 +71,7 @@ def maintain_with_histories(
 ) -> MaintainReport:
     """Run `keep_up`, and then a pass of `maintain`, which may now trim the messages that were built.
 
-    The arguments and errors are as in `maintain`. The report has the problems of both.
+    The arguments and errors are as in `maintain`. The returned report has the problems of both.
     """
     problems = keep_up(root, defaults)
     done = maintain(root, ages, progress, repair_limits, defaults)

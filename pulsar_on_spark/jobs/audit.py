@@ -61,7 +61,7 @@ class AuditJobReport:
 
 
 def run(spark: SparkSession, root: Root, *, repair: bool) -> AuditJobReport:
-    """Read every copy in full; with `repair`, restore missing, bad and misplaced copies.
+    """Read every copy in full, with `repair` restore missing, bad and misplaced copies, and return a report.
 
     Raises:
         MetadataError: the metadata cannot be read or written.

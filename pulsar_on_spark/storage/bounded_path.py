@@ -88,12 +88,12 @@ class BoundedPath:
 
     @property
     def cluster_id(self) -> str:
-        """The root's identity."""
+        """The id of the root's cluster, by which a path belongs to a root."""
         return self.path.cluster_id
 
     @property
     def label(self) -> str:
-        """The path's rack."""
+        """The label of the path's rack; "" without a label."""
         return self.path.label
 
     @property

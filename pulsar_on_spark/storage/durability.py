@@ -120,7 +120,7 @@ def _taken(descriptor: int, wait_s: float) -> bool:
 
 @contextmanager
 def syncing(log: Path) -> Iterator[None]:
-    """Keep other processes from syncing a table's log until this process has synced it, or has marked its failure.
+    """Keep other processes from syncing a table's log in the context, which syncs the log and marks a failure.
 
     The kernel reports an fsync error only once. Without the lock, another process could sync without an error and
     report its commits before the failure is marked. The wait for the lock ends after `SYNC_WAIT_S`, because a suspended

@@ -35,7 +35,7 @@ class FileOps(Protocol):
         """Append up to 1,024 buffers one after another; a short write is an error."""
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the file's end."""
+        """Fill `target` from `offset`; returns the number of bytes read, lower than its size only at the file's end."""
 
     def size(self, fd: int) -> int:
         """Return the file's length in bytes."""
@@ -92,7 +92,7 @@ class OsFiles:
             raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Repeat the system's `preadv` until `target` is full or the file ends; returns the bytes read."""
+        """Repeat the system's `preadv` until `target` is full or the file ends; returns the number of bytes read."""
         done = 0
         while done < len(target):
             count = os.preadv(fd, [target[done:]], offset + done)

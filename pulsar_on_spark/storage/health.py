@@ -56,7 +56,7 @@ class PathHealth:
 
     Attributes:
         path_id: The path's id.
-        label: The path's rack.
+        label: The label of the path's rack; "" without a label.
         role: The kinds of files that the path is for.
         state: The path's state in the metadata.
         is_checked: False for a path that was away and was not read in full since, so that its copies do not count.

@@ -44,8 +44,8 @@ class LocalPath:
     Attributes:
         path_id: The path's id in the root.
         directory: The path's directory.
-        cluster_id: The root's identity.
-        label: The path's rack.
+        cluster_id: The id of the root's cluster.
+        label: The label of the path's rack; "" without a label.
         host: The host on whose disk the directory is; "" for this host.
         weight: The path's share of new files: its free bytes when they were last measured.
         is_given_up: True if an operator declared the disk lost, so that copies which cannot be reached count as gone.

@@ -35,8 +35,8 @@ class ObjectPath:
     Attributes:
         path_id: The path's id in the root.
         place: The path's URL and profile.
-        cluster_id: The root's identity.
-        label: The path's rack.
+        cluster_id: The id of the root's cluster.
+        label: The label of the path's rack; "" without a label.
         weight: The path's share of new files, which is the same for all, as an object store is never full.
         is_given_up: True if an operator declared the path lost.
     """

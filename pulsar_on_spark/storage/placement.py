@@ -27,7 +27,7 @@ class Place(Protocol):
 
     @property
     def label(self) -> str:
-        """The path's rack; a path without a label counts as a rack of its own."""
+        """The label of the path's rack; a path without a label counts as a separate rack."""
 
     @property
     def weight(self) -> int:

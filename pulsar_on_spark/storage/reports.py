@@ -45,7 +45,7 @@ class ReportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LostBatches:
-    """Adjacent batches of a file that no copy can provide, as the loss of one topic that has messages in them.
+    """Adjacent record batches of a file that no copy can provide, and one topic's messages in them.
 
     Attributes:
         topic: The topic's full name.
@@ -151,7 +151,7 @@ def read_reports(root: RootPlace) -> list[Finding]:
 
 
 def sum_losses(reports: Iterable[Finding]) -> list[Finding]:
-    """Merge the losses of each file and topic into one, whose reason begins with the number of lost messages.
+    """Return one loss for each file and topic, whose reason begins with the number of lost messages.
 
     A batch in several reports counts once. Losses that name no batch are returned unchanged, after all others.
     """

@@ -153,7 +153,7 @@ class FileSource:
 
     @contextmanager
     def _examining(self, name: str) -> Iterator[None]:
-        """Translate the operating system's errors into SegmentGoneError or StoragePathError."""
+        """Turn errors of the operating system in the context into SegmentGoneError or StoragePathError."""
         try:
             yield
         except FileNotFoundError as error:

@@ -163,7 +163,7 @@ class ObjectSource:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Translate errors of an object store into StoragePathError, for a path that cannot be used now."""
+    """Turn errors of an object store in the context into StoragePathError, for a path that cannot be used now."""
     try:
         yield
     except ObjectsForbiddenError as error:

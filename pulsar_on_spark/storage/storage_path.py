@@ -55,7 +55,7 @@ class SegmentSink(Protocol):
         """True if the bytes that were written can be read back before the copy is complete."""
 
     def write(self, content: bytes) -> None:
-        """Append bytes."""
+        """Append bytes to the copy."""
 
     def open_written(self) -> SegmentSource:
         """Return the copy with the bytes written so far, open for reading; only if `is_readable`."""
@@ -64,7 +64,7 @@ class SegmentSink(Protocol):
         """Make first the sidecar, then the copy durable and visible under its name; `sidecar` is None without one."""
 
     def close(self) -> None:
-        """Close the copy; allowed after `seal`."""
+        """Release the resources of the copy, before or after `seal`."""
 
     def discard(self) -> None:
         """Close the copy and try to delete its files or objects."""
@@ -95,7 +95,7 @@ class SegmentSource(Protocol):
         """Announce the ranges [start, end) that are read next, in this order, so that they can be read ahead."""
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the bytes read, fewer than requested only at the copy's end."""
+        """Fill `target` from `offset`; returns the number of bytes read, lower than its size only at the copy's end."""
 
     def close(self) -> None:
         """Close the copy."""
@@ -118,11 +118,11 @@ class StoragePath(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """The root's identity."""
+        """The id of the root's cluster, by which a path belongs to a root."""
 
     @property
     def label(self) -> str:
-        """The path's rack."""
+        """The label of the path's rack; "" without a label."""
 
     @property
     def weight(self) -> int:

@@ -68,7 +68,7 @@ class FailingFiles(FileOps):
 
     @override
     def write_buffers(self, fd: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Count as a `write`."""
+        """Write the buffers, which counts as a call of `write`."""
         self._step("write", self._open_files[fd])
         OS_FILES.write_buffers(fd, buffers)
 

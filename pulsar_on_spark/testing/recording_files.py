@@ -78,7 +78,7 @@ class RecordingFiles(FileOps):
 
     @override
     def open(self, path: Path) -> int:
-        """Open a file for reading, which is not recorded."""
+        """Open a file for reading, which is not recorded, and return its descriptor."""
         return self._os.open(path)
 
     @override

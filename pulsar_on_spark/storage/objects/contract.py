@@ -125,7 +125,7 @@ class ObjectStore(Protocol):
         """Return an object without its content, as a listing has it; None if there is none (see `fetch`)."""
 
     def upload(self, key: str) -> Upload:
-        """Begin an object of any size, which exists only when it is complete.
+        """Return a new upload of an object of any size, which exists only when it is complete.
 
         Args:
             key: The object's key, which no other writer uses.

@@ -54,7 +54,7 @@ class LocalObjects:
         return f"LocalObjects({self.url!r})"
 
     def create(self, key: str, content: bytes) -> Created | Exists:
-        """Write, sync and link the file.
+        """Write, sync and link the file; returns `Exists` if another writer's file has this key.
 
         Raises:
             ObjectsRefusedError: the disk is full or broken, or this process may not write; there is no new object.
@@ -104,7 +104,7 @@ class LocalObjects:
         return self._until_certain(f"look for {key}", attempt)
 
     def list_after(self, prefix: str, after: str = "") -> Iterator[Listed]:
-        """List all names first, then read each file's status when the caller asks for it."""
+        """Yield the files: list all names first, then read each file's status when the caller iterates to it."""
         for key in sorted(self._until_certain(f"list {prefix or 'everything'}", lambda: self._keys(prefix, after))):
             with suppress(FileNotFoundError):  # deleted since
                 yield self._listed(key)
@@ -125,7 +125,7 @@ class LocalObjects:
         return _LocalUpload(self, key)
 
     def delete(self, key: str) -> None:
-        """Unlink the file."""
+        """Unlink the file, if it exists (raises `ObjectsRefusedError` if that is not permitted)."""
         self._until_certain(f"delete {key}", lambda: (self.folder / key).unlink(missing_ok=True), _REFUSALS)
 
     def sync(self, prefix: str) -> None:

@@ -247,7 +247,7 @@ class RemoteObjects:
         return obstore.open_writer(self._uploads, key, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT)
 
     def delete(self, key: str) -> None:
-        """Delete the object."""
+        """Delete the object, if it exists."""
 
         def attempt() -> tuple[()]:
             try:
@@ -416,7 +416,7 @@ def _require_first_process(url: str) -> None:
 
 @contextmanager
 def _counted(operation: Operation) -> Iterator[None]:
-    """Count a request by its result."""
+    """Count the request that is sent in the context, by its result."""
     try:
         yield
     except _ERRORS as error:
