@@ -172,7 +172,7 @@ def write(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
 
 
 def follow(spark: SparkSession, root: Path, own: Path) -> StreamingQuery:
-    """Start and return the query that follows the topic and keeps the delays in a table, named like the subscription."""
+    """Start and return the query that follows the topic, and keeps the delays in a table of the subscription's name."""
     reader = spark.readStream.format("pulsarpy").option("topic", TOPIC).option("subscription", SUBSCRIPTION)
     messages = reader.option("subscriptionInitialPosition", "earliest").load(str(root))
     writer = delays_by_hour(flights_of(messages)).writeStream.format("memory").queryName(SUBSCRIPTION)

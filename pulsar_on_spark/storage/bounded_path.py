@@ -107,7 +107,7 @@ class BoundedPath:
         return self.path.is_given_up
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the directory and its identity file; without `mode` the directory keeps its permissions."""
+        """Make the directory and its identity file; None as `mode` keeps the directory's permissions."""
         self._call("its creation", partial(self.path.create, files, mode))
 
     def check(self, files: FileOps = OS_FILES) -> None:

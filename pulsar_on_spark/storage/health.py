@@ -30,7 +30,7 @@ PathState: TypeAlias = Literal["writable", "read-only", "draining", "lost", "ret
 
 
 class Condition(StrEnum):
-    """The condition of a storage path."""
+    """The condition of a storage path, which the table of this module explains."""
 
     WELL = "well"
     FULL = "full"

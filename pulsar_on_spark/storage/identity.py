@@ -1,4 +1,4 @@
-"""The identity of a storage path or a root: a small file or object that proves which of them is at a directory or URL.
+"""The identity of a storage path or root: a small file or object in its directory or below its URL, which names it.
 
 It corresponds to a bookie's cookie. An empty or foreign disk mounted at a path's directory, or a bucket of another
 cluster, must not make files look deleted.

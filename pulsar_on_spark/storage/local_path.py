@@ -73,7 +73,7 @@ class LocalPath:
         return self.host not in ("", socket.gethostname())
 
     def create(self, files: FileOps = OS_FILES, mode: int | None = None) -> None:
-        """Make the directory and its identity file; without `mode` the directory keeps its permissions."""
+        """Make the directory and its identity file; None as `mode` keeps the directory's permissions."""
         identity = self.directory / IDENTITY_NAME
         try:
             make_directory(files, self.directory)

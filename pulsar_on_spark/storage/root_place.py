@@ -100,7 +100,7 @@ def lease_store(place: RootPlace, group: str) -> LeaseStore:
 
 
 def consumers_of(subscription: str) -> str:
-    """Return the name of the lease group of consumers, which all topics' subscriptions of this name share."""
+    """Return the lease group of a subscription's consumers, one for all topics with a subscription of this name."""
     return lease_name(subscription)
 
 

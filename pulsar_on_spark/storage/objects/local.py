@@ -264,7 +264,7 @@ class LocalObjects:
 
 
 class _LocalUpload:
-    """A file that gets its name at the end."""
+    """An upload to a file, which gets its name when `finish` has made its content durable."""
 
     def __init__(self, objects: LocalObjects, key: str) -> None:
         self._objects = objects
@@ -274,7 +274,7 @@ class _LocalUpload:
         self._file = self._certain(self._open)
 
     def write(self, content: bytes) -> None:
-        """Append to the file."""
+        """Append bytes to the file."""
         self._certain(lambda: self._file.write(content))
 
     def finish(self) -> None:
@@ -290,7 +290,7 @@ class _LocalUpload:
         self._objects.sync(_folder_of(self._key))
 
     def abandon(self) -> None:
-        """Delete the file."""
+        """Delete the unfinished file."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):  # swept later
