@@ -58,7 +58,7 @@ def _share(whole: int | None, rows: int, total: int) -> int:
 
 
 def _before(slices: Sequence[SegmentSlice], end: Position) -> tuple[int, int]:
-    """Return (messages, bytes): the numbers of messages and of stored bytes in the slices before `end`."""
+    """Return (messages, bytes): the numbers of messages and of key and value bytes in the slices before `end`."""
     rows = size = 0
     for slice_ in slices:
         ledger = slice_.segment.ledger_id

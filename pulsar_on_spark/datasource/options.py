@@ -64,8 +64,8 @@ class ReadOptions:
         starting_time_ms: Option `startingTime`, in milliseconds since 1970.
         ending_time_ms: Option `endingTime`, in milliseconds since 1970.
         time_strategy: Option `startingOffsetsByTimestampStrategy`.
-        subscription: Option `subscription`; None, too, for a read without a subscription.
-        subscription_prefix: Option `subscriptionPrefix`; at most one of both is given.
+        subscription: Option `subscription`.
+        subscription_prefix: Option `subscriptionPrefix`, which excludes `subscription`.
         subscription_type: Option `subscriptionType`.
         initial_position: Option `subscriptionInitialPosition`.
         consumer_name: Option `consumerName`.

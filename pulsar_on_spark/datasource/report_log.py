@@ -22,7 +22,7 @@ class ReportLog:
         self._known = self._read()
 
     def log_new_reports(self) -> None:
-        """Log the reports that are new since the last call. This takes one listing if there is no new report.
+        """Log the reports that are new since the last call. If no report is new, the call makes only one listing.
 
         Reports that cannot be read are ignored; `pulsarpy status` shows them.
         """

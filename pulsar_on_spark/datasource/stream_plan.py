@@ -82,7 +82,7 @@ class Budget:
 
     Attributes:
         rows: Maximum number of messages; None for no limit.
-        bytes: Maximum number of stored bytes; None for no limit.
+        bytes: Maximum number of key and value bytes; None for no limit.
     """
 
     rows: int | None

@@ -76,7 +76,7 @@ def locked(lock_file: Path, *, wait: bool = True) -> Iterator[bool]:
         wait: True to wait for the lock; False to yield False at once while another process or thread holds it.
 
     Yields:
-        True while the lock is held; False if it is not, which needs `wait=False`.
+        True while this thread holds the lock; False if another holds it and `wait` is false.
 
     Raises:
         LockHeldError: another process or thread has held the lock for `LOCK_WAIT_S`.

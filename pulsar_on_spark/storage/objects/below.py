@@ -20,7 +20,7 @@ class ObjectsBelow:
         self._prefix = prefix
 
     def create(self, key: str, content: bytes) -> Created | Exists:
-        """Create the object in the store; returns its answer."""
+        """Create the object in the store; returns `Exists` if another writer's object has the key."""
         return self._store.create(self._full(key), content)
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:

@@ -97,7 +97,7 @@ class _Refusals:
         return self._first_s + REFUSED_PATIENCE_S if self._last_s > -math.inf else math.inf
 
     def note(self, now_s: float) -> None:
-        """Note a refusal at `now_s`, in monotonic seconds; the limit restarts if the last one was `PATIENCE_S` ago."""
+        """Note a refusal at `now_s`, in monotonic seconds; over `PATIENCE_S` after the last one, the limit restarts."""
         if now_s - self._last_s > PATIENCE_S:
             self._first_s = now_s
         self._last_s = now_s
@@ -372,7 +372,7 @@ class _RemoteUpload:
             self._writer.write(content)
 
     def finish(self) -> None:
-        """Put the last part and complete the upload; after an error, check if the object is complete."""
+        """Put the last part and complete the upload; an error is raised only if the object is not complete."""
         if self._writer is None:
             self._objects.put_whole(self._key, self._taken())
             return
