@@ -153,7 +153,7 @@ class GivenOptions:
     def only(self, name: str, why: str) -> None:
         """Raise InvalidArgumentError, with the reason `why`, if this option is given."""
         if name in self._values:
-            raise InvalidArgumentError(f"Option {name} is not possible here: {why}.")
+            raise InvalidArgumentError(f"Option {name} is not possible here, because {why}: leave it out.")
 
 
 def names_in(value: str) -> list[str]:

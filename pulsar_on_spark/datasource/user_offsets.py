@@ -106,7 +106,7 @@ def _parse(
         for name, value in named.items():
             topic, point = _user_point(TopicName.parse(name), value, words)
             if topic.full in topics:
-                raise ValueError(f"topic {topic.full!r} is named twice")
+                raise ValueError(f"topic {topic.full!r} is named twice, so leave one out")
             topics[topic.full] = use(point) if isinstance(point, Position) else point
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"Option {option} has the value {text!r}, which cannot be used: {error}.") from error
@@ -130,7 +130,9 @@ def _user_point(topic: TopicName, value: object, words: tuple[str, ...]) -> tupl
     if partition >= 0 and topic.partition_index < 0:
         topic = topic.partition(partition)
     if partition >= 0 and topic.partition_index != partition:
-        raise ValueError(f"topic {topic.full!r} has a message id of another partition, {partition}")
+        raise ValueError(
+            f"topic {topic.full!r} has a message id of another partition, {partition}, so name that partition"
+        )
     return topic, Position(LedgerId(numbers[0]), EntryId(numbers[1]))
 
 
@@ -148,5 +150,5 @@ def _json(text: str) -> object:
 
 def _distinct(pairs: list[tuple[str, _T]]) -> dict[str, _T]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a topic is named twice")
+        raise ValueError("a topic is named twice, so leave one out")
     return dict(pairs)

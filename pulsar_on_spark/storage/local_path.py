@@ -94,7 +94,7 @@ class LocalPath:
         """Check that the directory has the identity file of this path."""
         if self.is_elsewhere:
             # A directory of the same name on this host says nothing about the path.
-            raise StoragePathError(f"{self._name} is on the host {self.host}, and can only be used on that host.")
+            raise StoragePathError(f"{self._name} is on the host {self.host}: use it on that host.")
         try:
             content = read_file(files, self.directory / IDENTITY_NAME)
         except FileNotFoundError as error:

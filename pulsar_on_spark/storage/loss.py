@@ -78,7 +78,7 @@ def in_words(causes: Mapping[PathId, Exception]) -> str:
 
 def unknown_path(path_id: PathId) -> StoragePathError:
     """Return the error for a copy on a storage path that the root's metadata do not have."""
-    return StoragePathError(f"Storage path {path_id} is not in the root's metadata.")
+    return StoragePathError(f"Storage path {path_id} is not in the root's metadata: see `pulsarpy storage list`.")
 
 
 def unreachable(what: str, causes: str) -> CopiesUnreachableError:

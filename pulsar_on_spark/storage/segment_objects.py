@@ -60,7 +60,7 @@ class ObjectSink:
 
     def open_written(self) -> ObjectSource:
         """Raise `StoragePathError`: the copy cannot be read before it is complete."""
-        raise StoragePathError(f"Object {self._key} is being written, and can be read when it is complete.")
+        raise StoragePathError(f"Object {self._key} is being written: read it when it is complete.")
 
     def seal(self, sidecar: bytes | None) -> None:
         """Upload the sidecar, unless it is None, and then complete the upload."""

@@ -72,7 +72,8 @@ def test_an_unknown_path_a_failing_open_and_a_failing_read_are_each_a_problem_of
     ]
     assert copies.summary() is CopyVerdict.UNREACHABLE
     assert copies.in_words() == (
-        "[path 7] Storage path 7 is not in the root's metadata. [path 0] Path 0 is not mounted. [path 2] gone"
+        "[path 7] Storage path 7 is not in the root's metadata: see `pulsarpy storage list`. "
+        "[path 0] Path 0 is not mounted. [path 2] gone"
     )
     with pytest.raises(NoGoodCopyError):
         copies.read(fail)
