@@ -308,9 +308,9 @@ def test_a_path_that_the_root_does_not_know(store, batch):
     record = store.write([batch(3)]).file_record(WRITE_ID)
     store.paths = store.paths[:1]
     assert store.read(record) == [batch(3)]
-    assert all("not known to the root" in reason for _, reason in store.reports)
+    assert all("not in the root's metadata" in reason for _, reason in store.reports)
     store.paths = []
-    with pytest.raises(CopiesUnreachableError, match="not known to the root"):
+    with pytest.raises(CopiesUnreachableError, match="not in the root's metadata"):
         store.read(record)
     with pytest.raises(CorruptSegmentError, match="has no copies"):
         store.read(record.model_copy(update={"copies": ()}))

@@ -233,7 +233,7 @@ def test_a_path_that_is_away_is_no_loss(root: Root, memory_path: Path) -> None:
     then = write_some(root, 1)
     (root.path / "storage").rename(memory_path / "away")
     for dry_run in (True, False):
-        with pytest.raises(CopiesUnreachableError, match="does not mean that it is lost"):
+        with pytest.raises(CopiesUnreachableError, match="cannot be read now, though a good copy may exist"):
             restore_root(root, memory_path / "restored", then, dry_run=dry_run)
     with pytest.raises(NotARootError):
         Root.open(memory_path / "restored")

@@ -279,7 +279,7 @@ def test_a_cold_path_that_is_away_loses_nothing(cold_root: Root, memory_path: Pa
     offload(cold_root, ALL)
     offload(cold_root, now=later)
     (memory_path / "cold").rename(memory_path / "away")
-    with pytest.raises(CopiesUnreachableError, match="does not mean that it is lost"):
+    with pytest.raises(CopiesUnreachableError, match="cannot be read now, though a good copy may exist"):
         messages.read(cold_root, "t")
     limits = RepairLimits(replace_after=timedelta(0))
     for _ in range(2):
