@@ -81,6 +81,8 @@ _KEEP_LOG_S: Final = 86_400.0
 _REMEMBER_S: Final = 30 * 86_400.0
 """Seconds for which checkpoints name removed files, so that housekeeping can delete the files by name."""
 _ATTEMPTS: Final = 10
+_READ: Final = "Read it with format('delta'), or delete it with `pulsarpy history delete` and build it again."
+"""The remedy in the error about a table that builds and `history()` refuse."""
 _MAX_WRITER: Final = 2
 """Highest of Delta's writer protocol versions (`minWriterVersion`) that commits of this module observe."""
 _LOGGER: Final = logging.getLogger(__name__)
@@ -223,6 +225,7 @@ class HistoryTable:
         tip = opened.entries[-1].tip if opened.entries else opened.tip
         self._check_protocol(head)
         snapshot = Snapshot(tip.version, files, keys, removed_ms, head)
+        self._check_rows(snapshot)
         return TableVersion(tip, snapshot, base.version, tuple(foreign), listed)
 
     def _is_there(self) -> bool:
@@ -240,8 +243,23 @@ class HistoryTable:
         if entry.changes_rows:
             raise HistoryTableError(
                 f"Another program has changed the rows of the history table {self.place} (entry {entry.version}, "
-                f"{entry.operation}): read it with format('delta'), or delete it with `pulsarpy history delete` and "
-                "build it again."
+                f"{entry.operation}). {_READ}"
+            )
+
+    def _check_rows(self, snapshot: Snapshot) -> None:
+        """Check that a version has no more rows than builds have added.
+
+        A clean-up of the log by another program may have deleted the entries that show which rows are repeated.
+
+        Raises:
+            HistoryTableError: the version has more rows.
+        """
+        rows = sum(file.rows for file in snapshot.files.values())
+        built = sum(count for app, count in snapshot.keys.items() if app.startswith(_APP) and app.endswith("/rows"))
+        if rows > built:
+            raise HistoryTableError(
+                f"The history table {self.place} has {rows} rows, but builds have added {built}, because another "
+                f"program has written rows again and cleaned the log up. {_READ}"
             )
 
     def _check_protocol(self, head: Mapping[str, Mapping[str, Any]]) -> None:
@@ -249,8 +267,7 @@ class HistoryTable:
         if protocol.get("minReaderVersion") != 1 or protocol.get("minWriterVersion", 0) > _MAX_WRITER:
             raise HistoryTableError(
                 f"The history table {self.place} has features of Delta that another program has switched on, and that "
-                f"builds do not support ({json.dumps(protocol)}): read it with format('delta'), or delete it with "
-                "`pulsarpy history delete` and build it again."
+                f"builds do not support ({json.dumps(protocol)}). {_READ}"
             )
 
     def write_file(self, prefix: str, partition: int, schema: pa.Schema, parts: Iterable[pa.Table]) -> DataFile:
@@ -295,7 +312,7 @@ class HistoryTable:
             keys: The new versions of app transactions, by id.
             added: The files to add.
             removed: The names of the files to remove.
-            columns: The new columns as Delta's JSON; None to keep the columns.
+            columns: The new columns as Delta's JSON; None to keep the columns, as a rearrangement always does.
             is_rearrangement: True if the added files have the same rows as the removed files.
 
         Raises:
@@ -314,23 +331,33 @@ class HistoryTable:
                 f"The history table {self.place} has the property delta.appendOnly, which another program has set, so "
                 "the topic's history retention cannot remove rows: unset the property or the retention."
             )
-        head: list[Mapping[str, Any]] = []
-        if columns is not None:
-            schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
-            head.append({"metaData": {**metadata, "schemaString": schema}})
-        self._append(version, Content(tuple(added), removed, keys, head, is_rearrangement))
+        if is_rearrangement:
+            content = _rearrangement(version, tuple(added), removed, keys)
+        else:
+            content = Content(tuple(added), removed, keys, [] if columns is None else [_with_schema(metadata, columns)])
+        self._append(version, content)
 
     def _correct(self, version: TableVersion) -> None:
-        """Undo the log entries of other programs that have added rows twice (errors as `commit`)."""
+        """Undo the log entries of other programs that have added rows twice.
+
+        Raises:
+            ConflictError: as `commit`.
+            HistoryTableError: the table cannot be written, or a file without these rows is deleted already.
+        """
         files, listed = version.files, version.listed
         added = [file for name, file in files.items() if name not in listed]
         removed = [name for name in listed if name not in files]
+        if not self.has_files(added):
+            raise HistoryTableError(
+                f"Files of the history table {self.place} are missing: another program has optimized an older version "
+                f"of it, which repeats rows, and then the newest one, and a VACUUM has deleted them. {_READ}"
+            )
         _LOGGER.warning(
             "Another program has optimized an older version of %s, which repeats rows: %d files are removed again.",
             self.place,
             len(removed),
         )
-        self._append(version, Content(added, removed, is_rearrangement=True))
+        self._append(version, _rearrangement(version, added, removed))
 
     def _append(self, version: TableVersion, content: Content) -> None:
         """Append a log entry after a version of the table (errors as `commit`)."""
@@ -428,6 +455,24 @@ def repeats_no_rows(entry: Entry, files: Mapping[str, DataFile]) -> bool:
         files: The files of the version before the entry, by name.
     """
     return files.keys() >= set(entry.removed)
+
+
+def _rearrangement(
+    version: TableVersion, added: Sequence[DataFile], removed: Sequence[str], keys: Mapping[str, int] = {}
+) -> Content:
+    """Return the content of an entry that replaces files by files with the same rows.
+
+    It names the table's unchanged metadata, so that an OPTIMIZE of an older version fails: delta-rs notices such an
+    action, but not that the files that it has read were replaced.
+    """
+    head = [{"metaData": version.snapshot.head["metaData"]}]
+    return Content(added, removed, keys, head, is_rearrangement=True)
+
+
+def _with_schema(metadata: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the action that gives a table other columns, which are given as Delta's JSON."""
+    schema = json.dumps({"type": "struct", "fields": columns}, separators=(",", ":"))
+    return {"metaData": {**metadata, "schemaString": schema}}
 
 
 def _apply(entry: Entry, files: dict[str, DataFile]) -> None:

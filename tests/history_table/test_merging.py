@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from importlib import metadata
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from pulsar_on_spark.history_table import merging
+from pulsar_on_spark.history_table import table as history_tables
 from pulsar_on_spark.history_table.build import build
 from pulsar_on_spark.history_table.merging import merge_small_files, merges
-from pulsar_on_spark.history_table.table import HistoryTable
+from pulsar_on_spark.history_table.table import HistoryTable, TableVersion
 from pulsar_on_spark.history_table.upkeep import keep_up
-from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.metadata.log.entry import Content, DataFile
 from pulsar_on_spark.metadata.records import HistoryTableRecord
 from pulsar_on_spark.model.errors import HistoryTableError
 from pulsar_on_spark.model.names import TopicName
@@ -90,12 +95,35 @@ def test_an_optimize_in_between_ends_the_merge(table: HistoryTable, monkeypatch:
     assert rows(table) == before
 
 
+def test_an_optimize_that_a_merge_has_overtaken_fails(root: Root, table: HistoryTable) -> None:
+    before, old = rows(table), DeltaTable(table.place)
+    assert merge_small_files(table) == 8
+    with pytest.raises(CommitFailedError):
+        old.optimize.compact()
+    assert rows(table) == before
+    old = DeltaTable(table.place)
+    messages.write(root, "p", [b'{"id": 99}'], [b"0"])
+    build(root, P)
+    old.optimize.compact()
+    assert rows(table) == [*before, (99, None)]
+
+
+@pytest.fixture
+def unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges that delta-rs does not notice, as it does not notice another OPTIMIZE."""
+
+    def rearrangement(_: TableVersion, *arguments: Any) -> Content:
+        return Content(*arguments, is_rearrangement=True)
+
+    monkeypatch.setattr(history_tables, "_rearrangement", rearrangement)
+
+
 @STALE_OPTIMIZES
 @pytest.mark.parametrize("is_merged_in_part", [False, True])
 def test_an_optimize_of_an_older_version_repeats_no_rows(
-    root: Root, table: HistoryTable, is_merged_in_part: bool, monkeypatch: pytest.MonkeyPatch
+    root: Root, table: HistoryTable, is_merged_in_part: bool, unnoticed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """delta-rs commits it, although its files were merged meanwhile."""
+    """delta-rs commits it, although its files were replaced meanwhile."""
     before = rows(table)
     old = DeltaTable(table.place)
     if is_merged_in_part:
@@ -116,7 +144,7 @@ def test_an_optimize_of_an_older_version_repeats_no_rows(
 
 
 @STALE_OPTIMIZES
-def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table: HistoryTable) -> None:
+def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table: HistoryTable, unnoticed: None) -> None:
     before, old = rows(table), DeltaTable(table.place)
     assert merge_small_files(table) == 8
     old.optimize.compact()
@@ -124,6 +152,45 @@ def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table:
     assert rows(table) != before
     assert keep_up(root) == []
     assert rows(table) == before
+
+
+@STALE_OPTIMIZES
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_a_vacuum_behind_two_optimizes_has_deleted_is_named(
+    root: Root, table: HistoryTable, is_late: bool, unnoticed: None
+) -> None:
+    """Another build is told, too, whether or not it has messages to append."""
+    old = DeltaTable(table.place)
+    assert merge_small_files(table) == 8
+    old.optimize.compact()
+    theirs = DeltaTable(table.place)
+    theirs.optimize.compact()
+    theirs.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    if is_late:
+        messages.write(root, "p", [b'{"id": 99}'], [b"0"])
+    with pytest.raises(HistoryTableError, match=r"are missing: .*`pulsarpy history delete`"):
+        build(root, P)
+    (problem,) = keep_up(root)
+    assert "are missing" in problem
+
+
+@STALE_OPTIMIZES
+def test_repeated_rows_behind_a_clean_up_of_the_log_are_noticed(
+    root: Root, table: HistoryTable, unnoticed: None
+) -> None:
+    old = DeltaTable(table.place)
+    assert merge_small_files(table) == 8
+    old.optimize.compact()
+    long_ago = time.time() - 3 * 86_400
+    for entry in (table.place / "_delta_log").iterdir():
+        os.utime(entry, (long_ago, long_ago))
+    theirs = DeltaTable(table.place)
+    theirs.create_checkpoint()
+    theirs.cleanup_metadata()
+    with pytest.raises(HistoryTableError, match=r"has 80 rows, but builds have added 40, .*`pulsarpy history delete`"):
+        table.version()
+    root.delete_history("p")
+    assert [built.rows for built in build(root, P)] == [20, 20]
 
 
 def test_files_of_other_programs_are_left_alone(root: Root, table: HistoryTable) -> None:
