@@ -182,6 +182,7 @@ def test_builds_beside_faults_have_each_message_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(merging, "WORTH_FILES", 2)
     monkeypatch.setattr(remote, "PATIENCE_S", SHORT_S)
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "storage.toml"))
     bucket = s3_server.make_bucket()
@@ -198,7 +199,8 @@ def test_builds_beside_faults_have_each_message_once(
         messages.write(clean, "t", [value])
         try:
             build(faulty, T)
-            merge_small_files(HistoryTable(faulty.place, f"{HISTORY}/{topic_id(clean)}"))
+            (record,) = faulty.store.view().all(HistoryTableRecord)
+            merge_small_files(HistoryTable(faulty.place, record.table))
         except PulsarpyError:
             continue
     faults.decide = lambda _: None
