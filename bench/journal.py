@@ -150,7 +150,7 @@ class Client:
             if load.rate is not None:
                 allowed = min(allowed, int(elapsed * load.rate) - self._added)
             self._add(journal, min(allowed, BURST))
-            if allowed > BURST:
+            if allowed > BURST and journal.can_add:
                 await asyncio.sleep(0)
             elif load.rate is not None:
                 await asyncio.sleep(0.0005)
