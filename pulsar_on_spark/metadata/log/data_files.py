@@ -19,6 +19,8 @@ from pulsar_on_spark.storage.objects.contract import ObjectStore
 _RECENT_BYTES: Final = 64 << 10
 """Maximum bytes in memory of the rows of one cached file."""
 _RECENT_FILES: Final = 4 * folding.LAG
+_FEW_ROWS: Final = 16
+"""Number of rows below which a dictionary of a column's values takes more time and space than the values."""
 _NAME: Final = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
 
 
@@ -36,7 +38,7 @@ def encode_file(rows: pa.Table, read_version: int, token: str) -> tuple[DataFile
         token: The commit's token.
     """
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, write_statistics=["seq"])
+    pq.write_table(rows, sink, write_statistics=["seq"], use_dictionary=rows.num_rows >= _FEW_ROWS)
     content = sink.getvalue().to_pybytes()
     seq = rows.column("seq").to_numpy()
     name = f"part-{read_version:020d}-{token}.parquet"
@@ -91,7 +93,7 @@ class DataFiles:
 
     def remember(self, name: str, rows: pa.Table) -> None:
         """Add a file's rows to the cache if they are small and the cache has room."""
-        if rows.nbytes <= _RECENT_BYTES and len(self._recent) < _RECENT_FILES:
+        if rows.get_total_buffer_size() <= _RECENT_BYTES and len(self._recent) < _RECENT_FILES:
             self._recent[name] = rows
 
     def keep(self, names: Collection[str]) -> None:
