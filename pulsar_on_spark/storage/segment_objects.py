@@ -104,7 +104,7 @@ class ObjectSource:
         self._sidecar_key = sidecar_key
         self._check = check
         self._expected: deque[tuple[int, int]] = deque()
-        self._fetching: deque[tuple[tuple[int, int], Future[bytes | None]]] = deque()
+        self._fetching: deque[tuple[tuple[int, int], Future[bytes | memoryview | None]]] = deque()
         self.location = location
 
     def size_bytes(self) -> None:
@@ -114,7 +114,9 @@ class ObjectSource:
         """Return the content of the sidecar object."""
         with translated():
             fetched = self._objects.fetch(self._sidecar_key)
-        return self._present(None if fetched is None else fetched.content, "Sidecar of segment file")
+        if fetched is None:
+            raise self._gone("Sidecar of segment file")
+        return fetched.content
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Begin to fetch the ranges in threads, as far as the limits allow."""
@@ -133,9 +135,10 @@ class ObjectSource:
         else:
             with translated():
                 content = self._objects.fetch_range(self._key, *wanted)
-        found = self._present(content, "Segment file")
-        target[: len(found)] = found
-        return len(found)
+        if content is None:
+            raise self._gone("Segment file")
+        target[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         """Drop the ranges that are fetched ahead."""
@@ -154,11 +157,14 @@ class ObjectSource:
         self._expected.clear()
         self._fetching.clear()
 
-    def _present(self, content: bytes | None, what: str) -> bytes:
-        if content is None:
-            self._check()  # raises if the store is another one: the object may still exist then
-            raise SegmentGoneError(f"{what} {self.location} is missing.")
-        return content
+    def _gone(self, what: str) -> SegmentGoneError:
+        """Return the error for an object that was not found, after a look at the storage path.
+
+        Raises:
+            StoragePathError: the store is another one: the object may still exist.
+        """
+        self._check()
+        return SegmentGoneError(f"{what} {self.location} is missing.")
 
 
 @contextmanager

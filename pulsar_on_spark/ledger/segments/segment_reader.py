@@ -201,9 +201,9 @@ class OpenCopy:
         self._source.expect(ranges)
 
     def expect_groups(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Announce the ranges of batches [first, end) that are read next, group by group, in this order."""
+        """Announce the schema and the ranges of batches [first, end), read next group by group, in this order."""
         groups = [group for first, end in spans for group in self._groups(first, end)]
-        self.expect([self._range(group) for group in groups])
+        self.expect([(0, self.tiles.lengths[0]), *(self._range(group) for group in groups)])
 
     def next_group(self, first: int, end: int) -> range:
         """Return the batches of the group that begins at `first`; the group ends at `end` or before."""

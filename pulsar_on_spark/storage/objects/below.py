@@ -31,7 +31,7 @@ class ObjectsBelow:
         """Return the object from the store; None if there is none."""
         return self._store.fetch(self._full(key))
 
-    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | memoryview | None:
         """Return bytes [start, end) of the object; None if there is none."""
         return self._store.fetch_range(self._full(key), start, end)
 

@@ -103,8 +103,11 @@ class ObjectStore(Protocol):
             same, so base no decision on an absence before `confirm_absent`.
         """
 
-    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
-        """Return bytes [start, end), or fewer at the object's end; None if there is no such object."""
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | memoryview | None:
+        """Return bytes [start, end), or fewer at the object's end; None if there is no such object.
+
+        A view is of memory that only its reader has, so that a large range is not copied.
+        """
 
     def confirm_absent(self, key: str) -> bool:
         """Check that an object is absent, and that the store is the right one, by its identity object.

@@ -176,13 +176,13 @@ class RemoteObjects:
         (fetched,) = self._until_certain(f"read {key}", lambda: (self._get(key),))
         return fetched
 
-    def fetch_range(self, key: str, start: int, end: int) -> bytes | None:
+    def fetch_range(self, key: str, start: int, end: int) -> bytes | memoryview | None:
         """Return bytes [start, end) of the object; None if there is no object."""
 
-        def attempt() -> tuple[bytes | None]:
+        def attempt() -> tuple[bytes | memoryview | None]:
             try:
                 with _counted(Operation.GET):
-                    return (bytes(obstore.get_range(self._store, key, start=start, end=end)),)
+                    return (memoryview(obstore.get_range(self._store, key, start=start, end=end)),)
             except FileNotFoundError as error:
                 _require_absent(error)
                 return (None,)

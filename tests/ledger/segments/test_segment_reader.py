@@ -65,6 +65,25 @@ def test_groups_of_any_size_read_the_same(store, batch, monkeypatch, group_bytes
     assert store.read(record, [0, 3, 4, 19]) == [batches[number] for number in (0, 3, 4, 19)]
 
 
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [2, 3], [0, 2]])
+def test_what_is_announced_is_what_is_read(store, batch, monkeypatch, numbers):
+    announced, read = [], []
+    read_into = FileSource.read_into
+
+    def recorded(self, offset, target):
+        read.append((offset, offset + len(target)))
+        return read_into(self, offset, target)
+
+    monkeypatch.setattr(FileSource, "expect", lambda self, ranges: announced.extend(ranges))
+    monkeypatch.setattr(FileSource, "read_into", recorded)
+    monkeypatch.setattr(FileSource, "group_bytes", 1)
+    record = store.write([batch(5, seed) for seed in range(4)]).file_record(WRITE_ID)
+
+    assert len(store.read(record, numbers)) == len(numbers)
+    assert read == announced
+    assert len(read) == 1 + len(numbers)
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_rows_are_read_back(new_store, tmp_path_factory, data):
