@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.broker.load import Load
-from bench.broker.measures import MEASURES, Bench, Figures
+from bench.broker.measures import MEASURES, OF_ANY_BROKER, Bench, Figures
 from bench.broker.rest import rest
 from bench.broker.targets import Peer, Protection, Target, our_broker
 from pulsar_on_spark.model.quorum import Quorum
@@ -25,7 +25,12 @@ from pulsar_on_spark.model.quorum import Quorum
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Run only this measure (may be repeated).")] = None,
     quorum: Annotated[list[str] | None, typer.Option(help="Our broker's quorum (may be repeated).")] = None,
-    peer: Annotated[str | None, typer.Option(help="Another broker's service URL, on this machine.")] = None,
+    peer: Annotated[
+        str | None, typer.Option(help="URL of another broker on this machine: pulsar://, kafka:// or nats://.")
+    ] = None,
+    peer_admin: Annotated[
+        str, typer.Option(help="URL of a Pulsar's admin API, for partitioned topics.")
+    ] = "http://127.0.0.1:18080",
     ours: Annotated[bool, typer.Option(help="Measure ours.")] = True,
     protection: Annotated[
         list[Protection] | None, typer.Option(help="Our broker's protection (may be repeated).")
@@ -37,10 +42,11 @@ def main(
     as_json: Annotated[Path | None, typer.Option("--json", help="Also write the figures here, as they arrive.")] = None,
 ) -> None:
     """Measure the brokers, and print a table of the figures."""
-    wanted = only or list(MEASURES)
-    if unknown := set(wanted) - set(MEASURES):
+    known = list(MEASURES) if peer is None or peer.startswith("pulsar") else OF_ANY_BROKER
+    wanted = only or list(known)
+    if unknown := set(wanted) - set(known):
         raise typer.BadParameter(
-            f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(MEASURES)}.", param_hint="--only"
+            f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(known)}.", param_hint="--only"
         )
     found: dict[str, Figures] = {}
 
@@ -58,7 +64,7 @@ def main(
         work = Path(folder)
         bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9, topics)
         if peer is not None:
-            measure(Peer(peer), bench)
+            measure(Peer(peer, peer_admin), bench)
         for each in (quorum or ["1/1/1", "3/3/2"]) if ours else []:
             for protected in protection or [Protection.NONE]:
                 with our_broker(work, Quorum.parse(each), protected) as broker:

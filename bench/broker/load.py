@@ -64,17 +64,27 @@ class Shape:
     Attributes:
         length_s: Duration of the measurement in seconds.
         warm_up_s: Duration of the warm-up before the measurement, in seconds.
-        topics: Number of topics, with a producer each.
-        rate: Messages a second of each topic; 0 for as many as possible, with a thousand in flight.
-        consume: True if each topic also has a consumer.
+        topics: Number of topics.
+        partitions: Partitions of each topic; 0 for a topic without partitions.
+        producers: Producers of each topic.
+        consumers: Consumers of each topic, which share its partitions.
+        rate: Messages a second of each producer; 0 for as many as possible.
+        pending: Messages of a producer that may wait for their receipts.
+        batches: True for batches of up to 128 KiB, each sent after a millisecond at the latest.
+        size_bytes: Size of a message in bytes.
         compression: The compression of messages by the producers, "none" or "zstd".
     """
 
     length_s: float
     warm_up_s: float = 10.0
     topics: int = 1
+    partitions: int = 0
+    producers: int = 1
+    consumers: int = 0
     rate: float = 0.0
-    consume: bool = False
+    pending: int = 1000
+    batches: bool = True
+    size_bytes: int = VALUE_SIZE_BYTES
     compression: str = "none"
 
 
@@ -122,10 +132,12 @@ class Load:
         """Put load on a broker; yields the running load, which ends at the latest with the context."""
         command = [
             str(self._program),
-            *("-url", target.url, "-trust", target.trust_certs or "", "-token", target.token or ""),
-            *("-topic", topic, "-topics", str(shape.topics), "-rate", str(shape.rate)),
-            *("-payloads", str(self._payloads), "-size", str(VALUE_SIZE_BYTES), "-compression", shape.compression),
-            f"-consume={str(shape.consume).lower()}",
+            *("-url", target.url, "-admin", target.admin_url or ""),
+            *("-trust", target.trust_certs or "", "-token", target.token or ""),
+            *("-topic", topic, "-topics", str(shape.topics), "-partitions", str(shape.partitions)),
+            *("-producers", str(shape.producers), "-consumers", str(shape.consumers), "-rate", str(shape.rate)),
+            *("-pending", str(shape.pending), f"-batches={str(shape.batches).lower()}"),
+            *("-payloads", str(self._payloads), "-size", str(shape.size_bytes), "-compression", shape.compression),
             *("-warm-up", f"{shape.warm_up_s}s", "-length", f"{shape.length_s}s"),
         ]
         process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

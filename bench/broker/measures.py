@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,6 +29,10 @@ LATENCY_RATE: Final = 10_000
 HANDSHAKES: Final = 2_000
 """Number of TLS handshakes to measure; a broker accepts at most 200 a second."""
 TOPIC_RATE: Final = 10
+SMALL_BYTES: Final = 100
+PARTITIONS: Final = (1, 16, 100)
+CLIENTS: Final = (1, 4)
+"""Producers and consumers of a topic in the shapes of the OpenMessaging Benchmark."""
 _SAMPLE_S: Final = 0.5
 _RECEIVE_MS: Final = 60_000
 _QUEUE: Final = 10_000
@@ -118,6 +122,42 @@ def send(target: Target, bench: Bench) -> Figures:
     return figures
 
 
+def one_at_a_time(target: Target, bench: Bench) -> Figures:
+    """Measure a send of 1 KiB with a Go client that sends each message after the receipt of the one before."""
+    outcome = bench.load.run(target, _topic("one"), Shape(bench.seconds, pending=1, batches=False))
+    return {"one at a time p50 ms": outcome.send_p50_ms, "one at a time p99 ms": outcome.send_p99_ms}
+
+
+def small(target: Target, bench: Bench) -> Figures:
+    """Measure the rate and the CPU of messages of 100 bytes without batches."""
+    return _burst(target, bench, Shape(bench.seconds, batches=False, size_bytes=SMALL_BYTES), "100 bytes, no batches,")
+
+
+def shapes(target: Target, bench: Bench) -> Figures:
+    """Measure the workloads of the OpenMessaging Benchmark on one topic: highest rates, and latencies at half of them.
+
+    The result is empty for a broker with roles: one that may produce and consume cannot create partitioned topics.
+    """
+    if target.token is not None:
+        return {}
+    figures: Figures = {}
+    for partitions in PARTITIONS:
+        for clients in CLIENTS:
+            shape = Shape(bench.seconds, partitions=partitions, producers=clients, consumers=clients)
+            most = bench.load.run(target, _topic("shape"), shape)
+            rate = most.acked / most.seconds
+            half = bench.load.run(target, _topic("shape"), replace(shape, rate=rate / 2 / clients))
+            what = f"{partitions} partitions, {clients} + {clients} clients"
+            figures |= {
+                f"{what}: msg/s": rate,
+                f"{what}, half of it: publish p50 ms": half.send_p50_ms,
+                f"{what}, half of it: publish p99 ms": half.send_p99_ms,
+                f"{what}, half of it: end to end p50 ms": half.end_to_end_p50_ms,
+                f"{what}, half of it: end to end p99 ms": half.end_to_end_p99_ms,
+            }
+    return figures
+
+
 def consume_cached(target: Target, bench: Bench) -> Figures:
     """Consume a backlog that was published while its consumer was connected, with the Python client.
 
@@ -150,7 +190,7 @@ def consume_sealed(target: Target, bench: Bench) -> Figures:
 
 def latency(target: Target, bench: Bench) -> Figures:
     """Measure from the producer's call to the delivery, at 10,000 messages a second on one topic, batched by 1 ms."""
-    shape = Shape(bench.seconds, rate=LATENCY_RATE, consume=True)
+    shape = Shape(bench.seconds, rate=LATENCY_RATE, consumers=1)
     return _flow(target, bench, shape, f"{LATENCY_RATE:,} msg/s")
 
 
@@ -163,14 +203,14 @@ def catch_up(target: Target, bench: Bench) -> Figures:
     what = f"{LATENCY_RATE:,} msg/s beside catch-up"
     with _catching_up(target, topic) as read:
         began_s, before = time.perf_counter(), read.messages
-        figures = _flow(target, bench, Shape(bench.seconds, rate=LATENCY_RATE, consume=True), what)
+        figures = _flow(target, bench, Shape(bench.seconds, rate=LATENCY_RATE, consumers=1), what)
         rate = (read.messages - before) / (time.perf_counter() - began_s)
     return figures | {f"{what}: caught up msg/s": rate}
 
 
 def topics(target: Target, bench: Bench) -> Figures:
     """Measure many topics with a producer and a consumer each, ten messages a second on each."""
-    shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consume=True)
+    shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consumers=1)
     return _flow(target, bench, shape, f"{bench.topics:,} topics")
 
 
@@ -194,7 +234,7 @@ def memory(target: Target, bench: Bench) -> Figures:
     with _sampling(sample):
         while flowed_bytes < bench.flow_bytes:
             passes += 1
-            outcome = bench.load.run(target, _topic(f"memory-{passes}"), Shape(30.0, warm_up_s=1.0, consume=True))
+            outcome = bench.load.run(target, _topic(f"memory-{passes}"), Shape(30.0, warm_up_s=1.0, consumers=1))
             flowed_bytes += outcome.received * VALUE_SIZE_BYTES
     figures = {"memory: flowed, GB": flowed_bytes / 1e9, "PSS of all, MB": peak_total / 1e6}
     return figures | {name: size / 1e6 for name, size in sorted(peaks.items())}
@@ -206,15 +246,20 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
     "burst-zstd": burst_zstd,
     "handshakes": handshakes,
     "send": send,
+    "one-at-a-time": one_at_a_time,
+    "small": small,
     "consume-cached": consume_cached,
     "consume-fresh": consume_fresh,
     "consume-sealed": consume_sealed,
     "latency": latency,
     "catch-up": catch_up,
     "topics": topics,
+    "shapes": shapes,
     "memory": memory,
     "sustained": sustained,
 }
+OF_ANY_BROKER: Final = ("burst", "burst-zstd", "one-at-a-time", "small", "latency", "topics", "sustained")
+"""Measures that need no Pulsar client: a peer may be Kafka or NATS, too."""
 
 
 def _burst(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:

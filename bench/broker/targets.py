@@ -42,6 +42,10 @@ class Target(Protocol):
         """The service URL for clients, which `seal` may change."""
 
     @property
+    def admin_url(self) -> str | None:
+        """URL of Pulsar's admin API; None if the broker has none."""
+
+    @property
     def trust_certs(self) -> str | None:
         """PEM file of the CAs that clients trust; None without TLS."""
 
@@ -78,6 +82,7 @@ class Peer:
     """
 
     url: str
+    admin_url: str | None = None
     name: str = "peer"
     start_s: float | None = None
     trust_certs: str | None = None
@@ -140,6 +145,11 @@ class Ours:
     def url(self) -> str:
         """The URL of the running broker."""
         return self._proxy.url if self._proxy is not None else self._broker.tls_url or self._broker.url
+
+    @property
+    def admin_url(self) -> str | None:
+        """The URL of the running broker's admin API."""
+        return self._broker.web_url
 
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the broker and, if it has one, of its proxy."""

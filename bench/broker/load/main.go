@@ -1,4 +1,4 @@
-// The load that bench.broker puts on a broker: topics with a producer each, and with a consumer each if asked.
+// The load that bench.broker puts on a broker: topics with producers, and with consumers if asked.
 //
 // Every message is one of the payloads, which have one size, with the time of its sending over its first 16 bytes.
 // A line of JSON says every few seconds, and once at the end, what was sent, acknowledged and received.
@@ -10,66 +10,17 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"math/bits"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/apache/pulsar-client-go/pulsar"
-	"github.com/apache/pulsar-client-go/pulsar/log"
-	"github.com/sirupsen/logrus"
 )
 
 const (
-	stampBytes    = 16 // hexadecimal digits of nanoseconds
-	subBuckets    = 64 // of each power of two: latencies are right to 1.6 %
-	pending       = 1000
-	batchingBytes = 128 * 1024
-	drainTimeout  = 30 * time.Second
+	stampBytes   = 16 // hexadecimal digits of nanoseconds
+	drainTimeout = 30 * time.Second
 )
-
-// A histogram of durations that many goroutines add to.
-type histogram struct {
-	counts [64 * subBuckets]atomic.Int64
-	max    atomic.Int64
-}
-
-func (h *histogram) add(d time.Duration) {
-	ns := max(int64(d), 1)
-	power := bits.Len64(uint64(ns)) - 1
-	place := 0
-	if power >= 6 {
-		place = int(ns>>(power-6)) & (subBuckets - 1)
-	}
-	h.counts[power*subBuckets+place].Add(1)
-	for {
-		known := h.max.Load()
-		if ns <= known || h.max.CompareAndSwap(known, ns) {
-			return
-		}
-	}
-}
-
-// The latency in ms below which a share of all lies; 0 without any.
-func (h *histogram) quantile(share float64) float64 {
-	total := int64(0)
-	for i := range h.counts {
-		total += h.counts[i].Load()
-	}
-	if total == 0 {
-		return 0
-	}
-	left := int64(math.Ceil(share * float64(total)))
-	for i := range h.counts {
-		if left -= h.counts[i].Load(); left <= 0 {
-			power, place := i/subBuckets, i%subBuckets
-			return math.Ldexp(1+(float64(place)+0.5)/subBuckets, power) / 1e6
-		}
-	}
-	return float64(h.max.Load()) / 1e6
-}
 
 type summary struct {
 	Seconds   float64 `json:"seconds"` // since the last line; of the last one: since the warm-up
@@ -86,7 +37,8 @@ type summary struct {
 }
 
 type load struct {
-	rate                  float64 // messages a second of each topic, 0: as many as there is room for
+	rate                  float64 // messages a second of each producer, 0: as many as there is room for
+	pending               int     // messages of a producer without a receipt
 	payloads              [][]byte
 	measured              atomic.Bool // the warm-up is over
 	sent, acked, received atomic.Int64
@@ -94,14 +46,19 @@ type load struct {
 }
 
 func main() {
-	url := flag.String("url", "", "service URL")
+	url := flag.String("url", "", "service URL: pulsar://, pulsar+ssl://, kafka:// or nats://")
+	admin := flag.String("admin", "", "URL of a Pulsar's admin API, for partitions")
 	trust := flag.String("trust", "", "file of the CAs that are trusted")
 	token := flag.String("token", "", "token of the client's role")
 	compression := flag.String("compression", "none", "of the messages: none or zstd")
+	pending := flag.Int("pending", 1000, "messages of a producer without a receipt")
+	batches := flag.Bool("batches", true, "batches of up to 128 KiB")
 	topic := flag.String("topic", "", "topic, or what their names begin with")
 	topics := flag.Int("topics", 1, "how many topics")
-	rate := flag.Float64("rate", 0, "messages a second of each topic; 0: as fast as it goes")
-	consume := flag.Bool("consume", false, "a consumer on each topic, too")
+	partitions := flag.Int("partitions", 0, "partitions of a topic; 0 for a topic without")
+	producersEach := flag.Int("producers", 1, "producers of each topic")
+	consumersEach := flag.Int("consumers", 0, "consumers of each topic, which share its partitions")
+	rate := flag.Float64("rate", 0, "messages a second of each producer; 0: as fast as it goes")
 	file := flag.String("payloads", "", "file of payloads")
 	size := flag.Int("size", 1024, "bytes of a payload")
 	warmUp := flag.Duration("warm-up", 10*time.Second, "not measured")
@@ -109,24 +66,11 @@ func main() {
 	every := flag.Duration("every", 10*time.Second, "between lines")
 	flag.Parse()
 
-	l := &load{rate: *rate, payloads: read(*file, *size), sends: &histogram{}, endToEnd: &histogram{}}
-	logger := logrus.New()
-	logger.SetLevel(logrus.ErrorLevel)
-	options := pulsar.ClientOptions{
-		URL: *url, OperationTimeout: 2 * time.Minute, Logger: log.NewLoggerWithLogrus(logger),
-		TLSTrustCertsFilePath: *trust, TLSValidateHostname: true,
-	}
-	if *token != "" {
-		options.Authentication = pulsar.NewAuthenticationToken(*token)
-	}
-	compressionType, isKnown := map[string]pulsar.CompressionType{"none": pulsar.NoCompression, "zstd": pulsar.ZSTD}[*compression]
-	if !isKnown {
-		check(fmt.Errorf("compression %q is neither none nor zstd", *compression))
-	}
-	client, err := pulsar.NewClient(options)
+	l := &load{rate: *rate, pending: *pending, payloads: read(*file, *size), sends: &histogram{}, endToEnd: &histogram{}}
+	target, err := connect(*url, *admin, *trust, *token, sending{*pending, *batches, *compression})
 	check(err)
 	started := time.Now()
-	producers := make([]pulsar.Producer, *topics)
+	producers := make([]producer, *topics**producersEach)
 	together := make(chan struct{}, 64) // connecting at once
 	var connected sync.WaitGroup
 	for i := range *topics {
@@ -138,30 +82,26 @@ func main() {
 			if *topics > 1 {
 				name = fmt.Sprintf("%s-%d", *topic, i)
 			}
-			if *consume {
-				consumer, err := client.Subscribe(pulsar.ConsumerOptions{
-					Topic: name, SubscriptionName: "bench", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-				})
-				check(err)
-				go l.receive(consumer)
+			check(target.create(name, *partitions))
+			for range *consumersEach {
+				check(target.consume(name, l.receive))
 			}
-			producer, err := client.CreateProducer(pulsar.ProducerOptions{
-				Topic: name, MaxPendingMessages: pending, BatchingMaxPublishDelay: time.Millisecond,
-				BatchingMaxSize: batchingBytes, BatchingMaxMessages: 1000, CompressionType: compressionType,
-			})
-			check(err)
-			producers[i] = producer
+			for j := range *producersEach {
+				made, err := target.producer(name)
+				check(err)
+				producers[i**producersEach+j] = made
+			}
 		}()
 	}
 	connected.Wait()
 	connecting := time.Since(started)
 
 	done, stop := context.WithCancel(context.Background())
-	var sending sync.WaitGroup
+	var senders sync.WaitGroup
 	for i, producer := range producers {
-		sending.Add(1)
+		senders.Add(1)
 		go func() {
-			defer sending.Done()
+			defer senders.Done()
 			l.send(done, producer, i)
 		}()
 	}
@@ -178,11 +118,11 @@ func main() {
 	l.measured.Store(false)
 	whole := last.since(began)
 	stop()
-	sending.Wait()
+	senders.Wait()
 	for _, producer := range producers {
-		check(producer.Flush())
+		check(producer.flush())
 	}
-	for deadline := time.Now().Add(drainTimeout); *consume && l.received.Load() < l.sent.Load(); {
+	for deadline := time.Now().Add(drainTimeout); *consumersEach > 0 && l.received.Load() < l.sent.Load(); {
 		if time.Now().After(deadline) {
 			check(fmt.Errorf("%d of %d messages were received", l.received.Load(), l.sent.Load()))
 		}
@@ -198,11 +138,12 @@ func main() {
 }
 
 // Sends until it is done, each message when it is due; topics do not send at the same time.
-func (l *load) send(done context.Context, producer pulsar.Producer, number int) {
+func (l *load) send(done context.Context, producer producer, number int) {
 	interval := time.Duration(0)
 	if l.rate > 0 {
 		interval = time.Duration(float64(time.Second) / l.rate)
 	}
+	room := make(chan struct{}, l.pending)
 	due := time.Now().Add(time.Duration(float64(interval) * math.Mod(float64(number)*math.Phi, 1)))
 	for n := number; done.Err() == nil; n++ {
 		if interval > 0 {
@@ -212,36 +153,34 @@ func (l *load) send(done context.Context, producer pulsar.Producer, number int) 
 			due = due.Add(interval)
 		}
 		payload := append([]byte(nil), l.payloads[n%len(l.payloads)]...)
+		room <- struct{}{}
 		began := time.Now()
 		copy(payload, fmt.Appendf(nil, "%016x", began.UnixNano()))
 		l.sent.Add(1)
-		producer.SendAsync(done, &pulsar.ProducerMessage{Payload: payload},
-			func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-				if err != nil {
-					if done.Err() == nil {
-						check(err)
-					}
-					l.sent.Add(-1)
-					return
+		producer.send(done, payload, func(err error) {
+			<-room
+			if err != nil {
+				if done.Err() == nil {
+					check(err)
 				}
-				l.acked.Add(1)
-				if l.measured.Load() {
-					l.sends.add(time.Since(began))
-				}
-			})
+				l.sent.Add(-1)
+				return
+			}
+			l.acked.Add(1)
+			if l.measured.Load() {
+				l.sends.add(time.Since(began))
+			}
+		})
 	}
 }
 
-func (l *load) receive(consumer pulsar.Consumer) {
-	for message := range consumer.Chan() {
-		at := time.Now().UnixNano()
-		sent, err := strconv.ParseInt(string(message.Payload()[:stampBytes]), 16, 64)
-		check(err)
-		l.received.Add(1)
-		if l.measured.Load() {
-			l.endToEnd.add(time.Duration(at - sent))
-		}
-		check(consumer.Ack(message))
+func (l *load) receive(payload []byte) {
+	at := time.Now().UnixNano()
+	sent, err := strconv.ParseInt(string(payload[:stampBytes]), 16, 64)
+	check(err)
+	l.received.Add(1)
+	if l.measured.Load() {
+		l.endToEnd.add(time.Duration(at - sent))
 	}
 }
 
