@@ -47,10 +47,10 @@ class Claimer:
 
         Args:
             request: The subscription to acquire.
-            chain: The topic's current ledgers.
+            chain: The topic's current chain of ledgers.
 
         Returns:
-            The snapshot with which the cursor begins.
+            The cursor record with which the new epoch begins: the whole cursor, not a change.
 
         Raises:
             ConsumerBusyError: a Spark query or another broker's clients own the subscription, or the state of its owner

@@ -63,7 +63,7 @@ class Claims:
     def holes_beyond(
         self, part: TopicPart, by_key: bool, positions: Mapping[int, Position], chain: LedgerChain
     ) -> AckHoles:
-        """Return, as ack holes, the messages that faster slots have read beyond the slowest slot's position.
+        """Return the messages that faster slots have read beyond the slowest slot's position, as acknowledged ranges.
 
         For Key_Shared, the messages are read to find the slots of their keys. Messages that can no longer be read stay
         unacknowledged: the next reader gets the error.
@@ -71,8 +71,8 @@ class Claims:
         Args:
             part: The topic.
             by_key: True for a Key_Shared subscription, False for a Shared one.
-            positions: The position of each slot.
-            chain: The topic's current ledgers.
+            positions: The next entry that each slot reads, by slot number.
+            chain: The topic's current chain of ledgers.
         """
         if not by_key:
             return shared_holes(positions, chain)

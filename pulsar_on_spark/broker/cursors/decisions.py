@@ -84,8 +84,8 @@ class LacksHolesError(LacksError):
     """Missing fact: the messages that faster slots have read beyond the slowest slot's position.
 
     Attributes:
-        type: The subscription's type.
-        positions: The position of each slot.
+        type: The subscription's current type, which Spark's consumers use.
+        positions: The next entry that each slot reads, by slot number.
     """
 
     type: SubscriptionType
@@ -104,7 +104,7 @@ class Request:
         end: The topic's end, at which a new subscription with the start "latest" begins.
         incarnation: The incarnation that acquires the subscription.
         properties: Properties that are stored with a new subscription.
-        now: The current time.
+        now: The current time (UTC), stored as the creation time of a new subscription.
         most: Maximum number of subscriptions of the topic, checked for a new subscription; 0 for no limit.
     """
 
@@ -127,7 +127,7 @@ class Ownership:
         part: The topic.
         name: The subscription's name.
         incarnation: The owning broker's incarnation.
-        epoch: The epoch of the ownership.
+        epoch: The epoch that the subscription record gave this ownership.
     """
 
     part: TopicPart
@@ -141,9 +141,9 @@ class Facts:
     """The facts that are known for a decision.
 
     Attributes:
-        states: Lease states of the Spark consumers that read the topic under the subscription.
-        saved: CLOSED incarnations whose cursor records are in the table.
-        positions: The positions of slots for which `beyond` was computed.
+        states: Lease states of the Spark consumers that read the topic under the subscription, by consumer name.
+        saved: Ids of CLOSED incarnations whose cursor records are in the cursors table.
+        positions: The positions, by slot number, for which `beyond` was computed; empty before that.
         beyond: The messages that faster slots have read beyond the slowest of `positions`.
     """
 
@@ -154,11 +154,11 @@ class Facts:
 
 
 def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) -> tuple[Change, CursorRecord]:
-    """Create or take the subscription; return the change, and the snapshot with which its cursor begins.
+    """Decide to create or take a subscription; return the change to commit, and its cursor's first record.
 
     Args:
-        view: The metadata.
-        cursors: Cursor rows, durable and read after the view.
+        view: The current metadata.
+        cursors: The rows of the cursors table, durable and read after the view.
         request: The subscription to acquire.
         facts: The facts that are known.
 
@@ -195,12 +195,15 @@ def decide_open(view: View, cursors: Cursors, request: Request, facts: Facts) ->
 
 
 def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[Change, SubscriptionRecord]:
-    """Begin a new epoch at a position, or at the trim floor if this is later; return the change and the new record.
+    """Decide to begin a new epoch at a position, or at the trim floor if this is later.
 
     Args:
-        view: The metadata.
+        view: The current metadata.
         ownership: The subscription as the broker owns it.
         position: The next entry to read.
+
+    Returns:
+        The change to commit, and the subscription's new record.
 
     Raises:
         ConsumerFencedError: this broker no longer owns the subscription.
@@ -221,7 +224,7 @@ def decide_reset(view: View, ownership: Ownership, position: Position) -> tuple[
 
 
 def decide_type(view: View, ownership: Ownership, type_: SubscriptionType) -> Change:
-    """Return the change of a subscription's type; the caller has disconnected the consumers of the old type.
+    """Return the change to commit for a subscription's new type; the caller has disconnected the old type's consumers.
 
     Raises the errors of `decide_reset`.
     """
@@ -232,10 +235,12 @@ def decide_type(view: View, ownership: Ownership, type_: SubscriptionType) -> Ch
 
 
 def decide_release(view: View, ownership: Ownership, last: CursorRecord) -> Change:
-    """Return the change that releases a subscription (errors as `decide_reset`).
+    """Return the change to commit that releases a subscription, so that Spark or a broker can take it.
+
+    Raises the errors of `decide_reset`.
 
     Args:
-        view: The metadata.
+        view: The current metadata.
         ownership: The subscription as the broker owns it.
         last: The cursor's last record, which is durable in the cursors table.
     """
@@ -244,13 +249,13 @@ def decide_release(view: View, ownership: Ownership, last: CursorRecord) -> Chan
 
 
 def decide_delete(view: View, ownership: Ownership) -> Change:
-    """Return the change that deletes a subscription (errors as `decide_reset`)."""
+    """Return the change to commit that deletes a subscription (errors as `decide_reset`)."""
     record = require_ours(view, ownership)
     return Change(deletes=[record], keys={keys.topic(ownership.part.name): None, _key(record): None})
 
 
 def trim_floor(view: View, topic_id: str) -> Position:
-    """Return the position of the first entry that may still exist; cursors are never set before it.
+    """Return the position of a topic's first entry that was not trimmed; cursors are never set before it.
 
     For a compacted topic this is EARLIEST, because trimmed entries are in the compacted ledger.
     """
@@ -337,7 +342,7 @@ def _require_topic(view: View, part: TopicPart) -> None:
 
 
 def require_ours(view: View, ownership: Ownership) -> SubscriptionRecord:
-    """Return the record of a subscription that the broker still owns (errors as `decide_reset`)."""
+    """Check that the broker still owns a subscription, and return its record (errors as `decide_reset`)."""
     record = view.get(SubscriptionRecord, f"{ownership.part.topic_id}/{ownership.name}")
     if record is None:
         raise SubscriptionNotFoundError(

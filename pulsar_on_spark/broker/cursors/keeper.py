@@ -70,9 +70,9 @@ class CursorKeeper:
     """The cursors of one broker incarnation. Call all methods in the broker's event loop.
 
     Args:
-        root: The root.
-        incarnation: The incarnation whose journal takes the records.
-        commits: Makes the commits.
+        root: The open root that contains the topics.
+        incarnation: This broker's incarnation, whose journal stores the cursor records.
+        commits: The grouped commits to the metadata tables.
         on_lost: Called with a cursor that has another owner, or whose subscription or topic was deleted. It must
             disconnect the cursor's consumers; `cursor.lost` is the reason.
         snapshot_every_s: Interval in seconds at which moved cursors go to the cursors table.
@@ -112,18 +112,18 @@ class CursorKeeper:
         properties: Mapping[str, str] | None = None,
         most: int = 0,
     ) -> OpenCursor:
-        """Acquire a subscription: create it, claim a free one, or take it over from dead owners.
+        """Acquire a subscription and return its cursor: create it, claim a free one, or take it over from dead owners.
 
-        If this broker already owns the subscription, return its cursor, changed to the requested type: the caller must
-        make sure that no consumers of another type are connected. The call may take as long as a lease or a recovery.
+        If this broker already owns the subscription, its type changes to the requested one: the caller must make sure
+        that no consumers of another type are connected. The call may take as long as a lease or a recovery.
 
         Args:
             part: The topic.
             name: The subscription.
             type_: The type that its consumers ask for.
             start: The start of a new subscription; a position outside the chain is moved into it.
-            chain: The topic's current ledgers. If they change meanwhile, call `apply_chain` of the cursor.
-            properties: Properties that are stored with a new subscription.
+            chain: The topic's current chain of ledgers. If it changes meanwhile, call `apply_chain` of the cursor.
+            properties: Properties that are stored with a new subscription; None for none.
             most: Maximum number of subscriptions of the topic, checked for a new subscription; 0 for no limit.
 
         Raises:
@@ -308,7 +308,7 @@ class CursorKeeper:
         await self._find_lost()
 
     async def _find_lost(self) -> None:
-        """Find and end lost cursors: their subscription record is gone, or names another owner or epoch."""
+        """Find and end lost cursors: their subscription record was deleted, or names another owner or epoch."""
         before = [(cursor, self._ownership(cursor)) for cursor in self._open.values()]
         view = await asyncio.to_thread(self._root.store.view)
         for cursor, ownership in before:

@@ -33,7 +33,7 @@ class OpenCursor:
         part: The topic.
         name: The subscription.
         type: The subscription's type.
-        cursor: The acknowledgements. Call `record_changes` after each change.
+        cursor: The mark-delete position and the acknowledged messages. Call `record_changes` after each change.
         lost: The reason why this broker no longer owns the subscription; None while it does.
         recorded_s: Time when the last record was given to the journal, in seconds of the event loop's clock.
         snapshotted: (epoch, n) of the last durable row in the cursors table; None before the first row.

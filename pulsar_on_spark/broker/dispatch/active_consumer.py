@@ -10,8 +10,8 @@ class ActiveConsumer:
     """The active consumer of a subscription, and its election.
 
     Failover sorts the consumers with the lowest priority number by name. The partition's index modulo their number is
-    the place of the elected consumer, so that the partitions of a topic are spread over the consumers. In a topic
-    without partitions the first consumer is elected.
+    the index of the elected consumer in this order, so that the partitions of a topic are spread over the consumers. In
+    a topic without partitions the first consumer is elected.
 
     Args:
         is_failover: True for Failover; False for Exclusive, which has one consumer, no delay and no notices.
@@ -19,7 +19,8 @@ class ActiveConsumer:
 
     Attributes:
         id: The active consumer; None if there is none.
-        change_at_ms: Time in milliseconds at which the elected consumer becomes active; None if no change is pending.
+        change_at_ms: Time at which the elected consumer becomes active, in milliseconds since 1970; None if no change
+            is pending.
     """
 
     def __init__(self, *, is_failover: bool, partition: int = -1) -> None:
@@ -32,11 +33,11 @@ class ActiveConsumer:
         """Consumers that were elected when they subscribed, and are notified after the delay."""
 
     def add(self, info: ConsumerInfo, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer, and return the notices to send to consumers.
+        """Add a consumer, and return the notices to send to consumers; always none on Exclusive.
 
         Args:
             info: The consumer.
-            now_ms: The current time, in milliseconds.
+            now_ms: The current time, in milliseconds since 1970.
             delay_ms: Delay in milliseconds before another consumer becomes active on Failover; 0 for none.
 
         Raises:
@@ -55,7 +56,7 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def remove(self, consumer: ConsumerId, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer, if it is known, and return the notices to send (arguments as `add`)."""
+        """Remove a consumer, if it was added, and return the notices to send to the others (arguments as `add`)."""
         if self._consumers.pop(consumer, None) is None:
             return []
         if consumer == self.id:
@@ -66,7 +67,10 @@ class ActiveConsumer:
         return self._elect(now_ms, delay_ms)
 
     def tick(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
-        """Activate the elected consumer if `change_at_ms` has come, and return the notices (arguments as `add`)."""
+        """Activate the elected consumer if `change_at_ms` has come; return the notices to send (arguments as `add`).
+
+        Without another elected consumer, return the notices that were delayed for new consumers.
+        """
         if self.change_at_ms is None or self.change_at_ms - delay_ms <= now_ms < self.change_at_ms:
             return []  # a clock that was set back does not prolong the delay
         self.change_at_ms = None

@@ -18,9 +18,9 @@ class Consumer:
     Attributes:
         info: The consumer's options.
         permits: Number of messages that the consumer may still get; a batch may take it below zero.
-        epoch: The consumer epoch.
-        is_writable: True if the consumer's connection has room.
-        pending: The consumer's unacknowledged entries.
+        epoch: The client's `consumer_epoch`; None if the client does not send one.
+        is_writable: True if the consumer's connection has room for more data.
+        pending: The consumer's unacknowledged entries, by ledger and entry id.
         unacked: Number of unacknowledged messages in `pending`.
         is_blocked: True if the consumer gets no entries because it has too many unacknowledged messages.
     """

@@ -58,7 +58,11 @@ class DelayedEntries:
             self._forget_half()
 
     def take_due(self, now_ms: int) -> list[tuple[EntryPosition, int]]:
-        """Remove the due entries and return their positions and groups."""
+        """Remove the entries that are due, and return (position, group) of each in the order of delivery times.
+
+        Args:
+            now_ms: The current time, in milliseconds since 1970.
+        """
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             _, ledger, entry, group = heappop(self._heap)

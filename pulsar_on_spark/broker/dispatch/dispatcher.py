@@ -59,7 +59,11 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer, and return the notices to send to Failover consumers.
+        """Add a consumer, and return the notices to send to Failover consumers; none for other subscription types.
+
+        Args:
+            info: The consumer.
+            now_ms: The current time, in milliseconds since 1970.
 
         Raises:
             ConsumerBusyError: the subscription is Exclusive and has a consumer.
@@ -69,19 +73,19 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer, if it is known, and return the notices to send to Failover consumers.
+        """Remove a consumer, if it was added, and return the notices to send to the remaining Failover consumers.
 
-        The consumer's unacknowledged messages go to other consumers.
+        The removed consumer's unacknowledged messages go to other consumers.
         """
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
-        """Add permits to a consumer (FLOW)."""
+        """Add permits to a consumer (FLOW), each for one message."""
         state = self._consumers.get(consumer)
         if state is not None:
             state.permits += permits
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
-        """Note whether the consumer's connection has room; while it has none, the consumer gets no entries."""
+        """Set if a consumer's connection has room for more data; while it has none, the consumer gets no entries."""
         state = self._consumers.get(consumer)
         if state is not None:
             state.is_writable = is_writable
@@ -113,14 +117,14 @@ class Dispatcher(ABC):
             consumer: The consumer.
             entries: The entries, on Shared and Key_Shared; None for all that the consumer has. Exclusive and Failover
                 always restart at the mark-delete position.
-            epoch: The consumer's new epoch, by which the client recognises earlier deliveries.
+            epoch: The consumer's new epoch, by which the client recognises earlier deliveries; None to keep the epoch.
         """
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def wanted(self) -> Wanted | None:
-        """Return the entries to read now; None if there are none, no consumer can get any, or a read is running."""
+        """Return the request for the next read; None if no entry is left, no consumer can get any, or a read runs."""
 
     @property
     def has_more(self) -> bool:
@@ -129,11 +133,13 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """Assign read entries to consumers. Entries that no consumer can get now are wanted again later.
+        """Assign read entries to consumers, and return the deliveries to send, in the order of the entries.
+
+        Entries that no consumer can get now are requested again later.
 
         Args:
             wanted: The object that `wanted` returned. The entries are dropped if reading was restarted since then.
-            entries: All wanted entries, or the first of them; none if the read failed.
+            entries: All requested entries, or the first of them; none if the read failed.
             now_ms: The current time, in milliseconds since 1970.
 
         Raises:
@@ -163,7 +169,10 @@ class Dispatcher(ABC):
     # --------------------------------------------------------------------------------------------------------------
 
     def _read_on(self, permits: int, most: int) -> Wanted | None:
-        """Return at most `most` next entries to read, as many as the permits are likely to allow; None at the end."""
+        """Return the request to read the next entries: at most `most`, as the permits are likely to allow.
+
+        None if there are no entries to read before the topic's end.
+        """
         if self._cursor.is_at_end(self._next):
             return None
         count = min(self._entries_for(permits), most)
@@ -179,7 +188,7 @@ class Dispatcher(ABC):
         return min(wanted, self._limits.dispatcher_max_read_batch_size)
 
     def _take_answer(self, wanted: Wanted, entries: Sequence[EntryInfo]) -> bool:
-        """End the running read, and return True; return False if reading was restarted: the entries must be dropped."""
+        """End the running read and return True; return False if reading was restarted and `entries` must be dropped."""
         if wanted is not self._reading:
             return False
         messages, left = 0, iter(entries)
@@ -198,12 +207,16 @@ class Dispatcher(ABC):
 
 
 def after(position: EntryPosition) -> Position:
-    """Return the position after an entry."""
+    """Return the position of the entry after an entry (ledger, entry), in the same ledger."""
     return Position(LedgerId(position[0]), EntryId(position[1] + 1))
 
 
 def ack_each(acks: Iterable[Ack], acknowledge: Callable[[Ack], bool]) -> bool:
-    """Apply all acks, even after a refused one, and return True if any of them changed the cursor.
+    """Apply all acknowledgements, even after a refused one, and return True if any of them changed the cursor.
+
+    Args:
+        acks: The acknowledgements.
+        acknowledge: Applies one acknowledgement; returns True if it changed the cursor.
 
     Raises:
         InvalidArgumentError: an ack was refused; the last error if there are several.

@@ -42,12 +42,12 @@ class KeySharedDispatcher(PoolDispatcher):
         """The holder of each held slot, and the number of the holder's unacknowledged entries of the slot."""
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer."""
+        """Add a consumer and move slots to it; return no notices (errors as `Dispatcher.add_consumer`)."""
         self._split.add(info)
         return super().add_consumer(info, now_ms)
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer and return its entries to the others."""
+        """Remove a consumer, whose slots and entries go to the others; return no notices."""
         self._split.remove(consumer)
         return super().remove_consumer(consumer, now_ms)
 

@@ -30,20 +30,20 @@ _POSITIVE = 0x7FFFFFFF
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Return Pulsar's `Murmur3_32Hash` of a sticky key, as `model.hashing` does for Arrow columns."""
+    """Return Pulsar's `Murmur3_32Hash` of a sticky key, 31 bits, as `model.hashing` does for Arrow columns."""
     return mmh3.hash(key, 0, signed=False) & _POSITIVE
 
 
 class KeySplit(ABC):
-    """A division of keys among consumers. Slot numbers are above 0."""
+    """A division of keys among consumers. A slot is a number above 0 of keys that go to the same consumer."""
 
     @abstractmethod
     def slot(self, key: bytes) -> int:
-        """Return the slot of a sticky key."""
+        """Return the number of the slot that contains a sticky key."""
 
     @abstractmethod
     def consumer(self, slot: int) -> ConsumerId | None:
-        """Return the consumer of a slot; None if it has none."""
+        """Return the id of the consumer of a slot; None if no consumer has the slot."""
 
     @abstractmethod
     def add(self, info: ConsumerInfo) -> None:
@@ -55,11 +55,11 @@ class KeySplit(ABC):
 
     @abstractmethod
     def remove(self, consumer: ConsumerId) -> None:
-        """Remove a consumer."""
+        """Remove a consumer; its keys go to other consumers (AUTO_SPLIT) or to none (STICKY)."""
 
 
 def key_split(policy: KeySharedPolicy) -> KeySplit:
-    """Create the division that a policy requires."""
+    """Create the division of keys for a policy's mode, without consumers."""
     return AutoSplit() if policy.mode == "AUTO_SPLIT" else StickyRanges()
 
 
@@ -73,11 +73,11 @@ class AutoSplit(KeySplit):
         """The consumer of each slot; None after consumers have changed, until the next call of `consumer`."""
 
     def slot(self, key: bytes) -> int:
-        """Return the slot of a sticky key."""
+        """Return the number of the slot that contains a sticky key, from 1 to 64."""
         return sticky_key_hash(key) % SLOTS + 1
 
     def consumer(self, slot: int) -> ConsumerId | None:
-        """Return the consumer of a slot; None if it has none."""
+        """Return the id of the consumer of a slot; None if there are no consumers."""
         if self._consumers is None:
             self._owners = targets(self._labels.values(), self._owners)
             consumers = {label: consumer for consumer, label in self._labels.items()}
@@ -92,7 +92,7 @@ class AutoSplit(KeySplit):
         self._consumers = None
 
     def remove(self, consumer: ConsumerId) -> None:
-        """Remove a consumer."""
+        """Remove a consumer; its slots go to the others."""
         self._labels.pop(consumer, None)
         self._consumers = None
 
@@ -104,11 +104,11 @@ class StickyRanges(KeySplit):
         self._ranges: list[tuple[HashRange, ConsumerId]] = []
 
     def slot(self, key: bytes) -> int:
-        """Return the hash of a key; 0 counts as 1, as in Pulsar."""
+        """Return the hash of a sticky key, from 1 to 65,535; hash 0 counts as 1, as in Pulsar."""
         return sticky_key_hash(key) % HASHES or 1
 
     def consumer(self, slot: int) -> ConsumerId | None:
-        """Return the consumer of a slot; None if it has none."""
+        """Return the id of the consumer whose ranges contain a hash; None if no range contains it."""
         at = bisect_right(self._ranges, slot, key=lambda range_: range_[0][0]) - 1
         if at < 0:
             return None
@@ -139,5 +139,5 @@ class StickyRanges(KeySplit):
             insort(self._ranges, (range_, info.id))
 
     def remove(self, consumer: ConsumerId) -> None:
-        """Remove a consumer."""
+        """Remove a consumer and its hash ranges; their keys have no consumer."""
         self._ranges = [range_ for range_ in self._ranges if range_[1] != consumer]

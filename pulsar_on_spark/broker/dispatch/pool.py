@@ -63,7 +63,7 @@ class PoolDispatcher(Dispatcher):
 
     @abstractmethod
     def _group_of(self, info: EntryInfo) -> int:
-        """Return the group of an entry."""
+        """Return the number of an entry's group."""
 
     @abstractmethod
     def _line_of(self, group: int) -> Line:
@@ -98,13 +98,13 @@ class PoolDispatcher(Dispatcher):
         return None if due_ms is None else max(due_ms, self._ticked_ms + self._limits.delayed_delivery_tick_time_millis)
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer."""
+        """Add a consumer; return no notices."""
         self._consumers[info.id] = Consumer(info)
         self._lines_are_old = True
         return []
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer; its entries wait again, without counting as redelivered."""
+        """Remove a consumer, and return no notices. Its entries wait again, without counting as redelivered."""
         gone = self._consumers.pop(consumer, None)
         if gone is None:
             return []
@@ -117,17 +117,17 @@ class PoolDispatcher(Dispatcher):
         return []
 
     def flow(self, consumer: ConsumerId, permits: int) -> None:
-        """Add permits to a consumer."""
+        """Add permits to a consumer, each for one message."""
         super().flow(consumer, permits)
         self._update_available(consumer)
 
     def set_writable(self, consumer: ConsumerId, is_writable: bool) -> None:
-        """Note whether the consumer's connection has room."""
+        """Set if a consumer's connection has room for more data."""
         super().set_writable(consumer, is_writable)
         self._update_available(consumer)
 
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
-        """Acknowledge entries or messages."""
+        """Acknowledge entries or messages; return True if the cursor changed. Cumulative acks are ignored."""
         if cumulative:
             return False
         asking = self._consumers.get(consumer)
@@ -136,7 +136,7 @@ class PoolDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """Make entries of a consumer wait for redelivery; entries that the consumer does not have are ignored."""
+        """Make entries of a consumer wait for redelivery, all its entries for None; ignore others (see `Dispatcher`)."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return
@@ -149,7 +149,7 @@ class PoolDispatcher(Dispatcher):
     # -- delivering ------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Wanted | None:
-        """Return the entries to read now: those of the replay queue first, then new ones; None if there are none."""
+        """Return the request to read entries, of the replay queue first and then new ones; None as in `Dispatcher`."""
         if self._reading is not None or self._is_blocked or not self._available:
             return None
         if self._lines_are_old:
@@ -178,7 +178,7 @@ class PoolDispatcher(Dispatcher):
         return len(self._replay) > 0 or super().has_more
 
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """Assign read entries to consumers."""
+        """Assign read entries to consumers, and return the deliveries to send (arguments as `Dispatcher.offer`)."""
         if not self._take_answer(wanted, entries):
             return []
         self._ticked_ms = min(self._ticked_ms, now_ms)  # a clock that was set back must not delay the next tick
@@ -207,7 +207,7 @@ class PoolDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Move the delayed entries that are due to the replay queue."""
+        """Move the delayed entries that are due to the replay queue; return no notices."""
         due_ms = self.due_ms
         if due_ms is None or now_ms < due_ms:
             return []
@@ -223,7 +223,7 @@ class PoolDispatcher(Dispatcher):
         return []
 
     def restart_reading(self) -> None:
-        """Restart at the mark-delete position."""
+        """Restart reading at the mark-delete position, and forget delivered, waiting and delayed entries."""
         self._next, self._read_before = self._cursor.mark_delete, (0, 0)
         self._reading = None
         self._replay.clear()
@@ -247,7 +247,7 @@ class PoolDispatcher(Dispatcher):
         self._replay.remove_if(lambda ledger, entry: is_acked(LedgerId(ledger), EntryId(entry)))
 
     def stats(self) -> DispatcherStats:
-        """Return statistics for operators."""
+        """Return the subscription's and its consumers' counts, with the reasons why they get no entries."""
         consumers = tuple(
             ConsumerStats(consumer.info.id, consumer.permits, consumer.unacked, self._obstacle(consumer))
             for consumer in self._consumers.values()
@@ -274,7 +274,7 @@ class PoolDispatcher(Dispatcher):
         return consumer.obstacle
 
     def _has_to_wait(self, group: int) -> bool:
-        """Return True if an entry of a group must wait because earlier entries of this group may be waiting.
+        """Return True if an entry must wait, because earlier entries of its group may be waiting.
 
         A read of the replay queue has the entries in order, except for those that began to wait during the read. Within
         one offer, an entry that is not delivered blocks the rest of its group, as no consumer becomes available.
@@ -282,7 +282,7 @@ class PoolDispatcher(Dispatcher):
         return group in self._returned_groups if self._is_replay else self._replay.waiting(group) > 0
 
     def _settle(self, info: EntryInfo, position: EntryPosition, now_ms: int) -> int | None:
-        """Return the group of a read entry that can be delivered now.
+        """Return the number of the group of a read entry that can be delivered now.
 
         None if the entry is acknowledged, a marker, already delivered or waiting, or not due yet.
         """
@@ -397,7 +397,7 @@ def _is_over(unacked: int, limit: int, was_over: bool) -> bool:
 
 
 def _ranges(positions: Sequence[EntryPosition]) -> tuple[EntryRange, ...]:
-    """Join sorted positions into ranges; there is at least one position."""
+    """Join sorted positions into ranges of consecutive entries; there must be at least one position."""
     ranges: list[EntryRange] = []
     first = end = ledger = -1
     for next_ledger, entry in positions:

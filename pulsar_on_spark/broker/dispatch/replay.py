@@ -41,13 +41,13 @@ class Replay:
         return self._in_group.get(group, 0)
 
     def add(self, position: EntryPosition, group: int, line: Line) -> None:
-        """Add a position that is not waiting yet."""
+        """Add the position of an entry of a group to a line; it must not be in the queue yet."""
         assert position not in self._groups, f"{position} waits already"
         self._join(position, group)
         heappush(self._lines.setdefault(line, []), position)
 
     def regroup(self, position: EntryPosition, group: int) -> None:
-        """Change the group of a taken position."""
+        """Change the group of a position that `take_positions` returned."""
         assert position in self._taken, f"{position} is in a line"
         self._leave(position)
         self._join(position, group)
@@ -59,7 +59,7 @@ class Replay:
             self._taken.pop(position, None)
 
     def take_positions(self, lines: Iterable[Line], most: int) -> list[EntryPosition]:
-        """Take at most `most` positions from some lines, and return them in topic order."""
+        """Take at most `most` positions from some lines, and return them sorted by ledger and entry."""
         heads = [(heap[0], line) for line in lines if (heap := self._lines.get(line))]
         heapify(heads)
         taken: list[EntryPosition] = []
@@ -77,7 +77,7 @@ class Replay:
         return taken
 
     def put_back(self, line_of: Callable[[int], Line]) -> None:
-        """Put the taken positions that were not removed back into the lines of their groups."""
+        """Put the taken positions that were not removed back into lines; `line_of` returns the line of a group."""
         for position in self._taken:
             heappush(self._lines.setdefault(line_of(self._groups[position]), []), position)
         self._taken.clear()
@@ -95,7 +95,7 @@ class Replay:
                     heappush(into, position)
 
     def line_up(self, line_of: Callable[[int], Line]) -> None:
-        """Move all positions to the lines that their groups have now, after consumers have changed."""
+        """Move all positions to the lines that `line_of` returns for their groups, after consumers have changed."""
         self._lines = {}
         for position, group in self._groups.items():
             if position not in self._taken:

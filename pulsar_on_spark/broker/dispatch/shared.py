@@ -34,20 +34,20 @@ class SharedDispatcher(PoolDispatcher):
         self._chunks: dict[str, ConsumerId] = {}
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer."""
+        """Add a consumer, last in turn at its priority level; return no notices."""
         effects = super().add_consumer(info, now_ms)
         self._form_levels()
         return effects
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer and return its entries to the others."""
+        """Remove a consumer, whose entries go to the others; return no notices."""
         self._chunks = {uuid: owner for uuid, owner in self._chunks.items() if owner != consumer}
         effects = super().remove_consumer(consumer, now_ms)
         self._form_levels()
         return effects
 
     def restart_reading(self) -> None:
-        """Restart at the mark-delete position."""
+        """Restart reading at the mark-delete position, and forget the consumers of chunked messages."""
         super().restart_reading()
         self._chunks.clear()
 

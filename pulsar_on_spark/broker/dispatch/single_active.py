@@ -44,32 +44,32 @@ class SingleActiveDispatcher(Dispatcher):
 
     @property
     def due_ms(self) -> int | None:
-        """The time, in milliseconds since 1970, at which the elected consumer becomes active; None without a change."""
+        """The time at which the elected consumer becomes active, in milliseconds since 1970; None without a change."""
         return self._election.change_at_ms
 
     @property
     def active(self) -> ConsumerId | None:
-        """The active consumer, which gets all entries; None if there is none."""
+        """The id of the active consumer, which gets all entries; None if there is none."""
         return self._election.id
 
     # -- consumers -------------------------------------------------------------------------------------------------
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Add a consumer."""
+        """Add a consumer, and return the notices to send (errors as `Dispatcher.add_consumer`)."""
         notices = self._election.add(info, now_ms, self._delay_ms)
         self._consumers[info.id] = Consumer(info)
         self._follow_election()
         return notices
 
     def remove_consumer(self, consumer: ConsumerId, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Remove a consumer; a new active consumer restarts at the mark-delete position."""
+        """Remove a consumer; return the notices to send. A new active consumer begins at the mark-delete position."""
         notices = self._election.remove(consumer, now_ms, self._delay_ms)
         self._consumers.pop(consumer, None)
         self._follow_election()
         return notices
 
     def ack(self, consumer: ConsumerId, acks: Iterable[Ack], *, cumulative: bool = False) -> bool:
-        """Acknowledge entries or messages."""
+        """Acknowledge entries or messages, of any consumer; return True if the cursor changed."""
         acknowledge = self._cursor.acknowledge_through if cumulative else self._cursor.acknowledge
         return ack_each(acks, lambda ack: acknowledge(*ack))
 
@@ -88,14 +88,14 @@ class SingleActiveDispatcher(Dispatcher):
     # -- delivering ------------------------------------------------------------------------------------------------
 
     def wanted(self) -> Wanted | None:
-        """Return the entries to read now."""
+        """Return the request for the next read; None if the active consumer can get no entry, or a read runs."""
         active = self._active
         if self._reading is not None or active is None or self.due_ms is not None or not active.is_available:
             return None
         return self._read_on(active.permits, self._limits.dispatcher_max_read_batch_size)
 
     def offer(self, wanted: Wanted, entries: Sequence[EntryInfo], now_ms: int) -> list[Delivery]:
-        """Assign read entries to consumers."""
+        """Assign read entries to the active consumer, and return the deliveries to send (as `Dispatcher.offer`)."""
         active, cursor = self._active, self._cursor
         if not self._take_answer(wanted, entries) or active is None:
             return []
@@ -119,13 +119,13 @@ class SingleActiveDispatcher(Dispatcher):
         return deliveries
 
     def handle_due(self, now_ms: int) -> list[ActiveConsumerChanged]:
-        """Activate the elected consumer if its delay has ended."""
+        """Activate the elected consumer if its delay has ended, and return the notices to send."""
         notices = self._election.tick(now_ms, self._delay_ms)
         self._follow_election()
         return notices
 
     def restart_reading(self) -> None:
-        """Restart at the mark-delete position."""
+        """Restart reading at the mark-delete position; entries of a running read are dropped."""
         self._next = self._cursor.mark_delete
         self._reading = None
 
@@ -133,7 +133,7 @@ class SingleActiveDispatcher(Dispatcher):
         """Do nothing: delivered entries are not tracked."""
 
     def stats(self) -> DispatcherStats:
-        """Return statistics for operators."""
+        """Return the consumers' counts and the active consumer, with the reasons why consumers get no entries."""
         consumers = tuple(
             ConsumerStats(consumer.info.id, consumer.permits, None, self._obstacle(consumer))
             for consumer in self._consumers.values()

@@ -26,7 +26,7 @@ class ConsumerInfo:
         name: The consumer's name, which need not be unique.
         priority: The priority level; consumers with the lowest number come first.
         epoch: The client's `consumer_epoch`; None if the client does not send one.
-        ranges: The hash ranges that the client sent; only in the key-shared mode STICKY.
+        ranges: The hash ranges that the client sent; empty except in the key-shared mode STICKY.
     """
 
     id: ConsumerId
@@ -50,7 +50,7 @@ class KeySharedPolicy:
 
 
 class Chunk(NamedTuple):
-    """The place of an entry in a chunked message.
+    """The part of a chunked message that one entry has.
 
     Attributes:
         uuid: The id of the chunked message.
@@ -72,11 +72,11 @@ class EntryInfo(NamedTuple):
         messages: Number of messages in the entry; 1 if it is not a batch.
         size_bytes: Size of the entry, in bytes.
         key: The sticky key: the ordering key, else the partition key, else `<producer>-<sequence id>` (Pulsar's
-            `Commands.resolveStickyKey`).
+            `Commands.resolveStickyKey`). None counts as an empty key.
         deliver_at_ms: Earliest delivery time to consumers of Shared and Key_Shared, in milliseconds since 1970; None to
             deliver at once.
         is_marker: True if the entry is a marker and not a message: the dispatcher acknowledges it.
-        chunk: The entry's place in a chunked message; None if the message is one entry.
+        chunk: The chunk of a message that the entry has; None if the entry has whole messages.
     """
 
     ledger: LedgerId
@@ -113,7 +113,7 @@ class Delivery(NamedTuple):
         redelivery_count: Number of redeliveries of the entry; 0 on Exclusive and Failover, as in Pulsar.
         ack_set: Bits of the entry's unacknowledged messages; 0 if all are unacknowledged.
         permits: Number of permits that the delivery uses.
-        epoch: The consumer's epoch.
+        epoch: The consumer's `consumer_epoch`; None if the client does not send one.
     """
 
     consumer: ConsumerId
@@ -200,7 +200,7 @@ class DispatcherStats:
         waiting: Number of entries in the replay queue: redeliveries, or entries of a blocked key.
         delayed: Number of indexed delayed entries; entries that are due later may not be indexed.
         blocked: The reason why the whole subscription is blocked; None if it is not.
-        active: The active consumer on Exclusive and Failover; None if there is none.
+        active: The id of the active consumer on Exclusive and Failover; None if there is none.
     """
 
     consumers: tuple[ConsumerStats, ...]

@@ -21,19 +21,19 @@ class Consumer:
     """A client's consumer on a subscription.
 
     Attributes:
-        peer: Its connection.
-        consumer_id: Its id in its client's connection.
+        peer: The client's connection.
+        consumer_id: The client's id of the consumer, unique in the connection.
         name: Its name.
-        priority: Its priority level.
+        priority: Its priority level; consumers with the lowest number come first.
         epoch: Its `consumer_epoch`; None if its client does not send one.
-        ranges: Its hash ranges, for Key_Shared STICKY.
+        ranges: Its hash ranges, for Key_Shared STICKY; else empty.
         takes_any_schema: True if it accepts every schema of the topic (AUTO_CONSUME).
-        id: Its id in the subscription.
+        id: The broker's id of the consumer, unique in the subscription; 0 before it is added to one.
         is_closed: True if the broker disconnected it; its client subscribes again.
         left_for_seek: True if it was disconnected for a seek.
         is_closed_again: True if CLOSE_CONSUMER is about to be sent again, because the client has sent FLOW since.
         messages_out: Number of messages delivered to it.
-        bytes_out: Bytes of their entries.
+        bytes_out: Bytes of the entries delivered to it.
         connected_at: Time of its SUBSCRIBE, in seconds since 1970.
         metadata: Properties from its client, for stats.
         flowed_ms: Time of its last FLOW, in milliseconds since 1970; 0 for never.
@@ -97,12 +97,16 @@ class Consumer:
         return ConsumerInfo(self.id, self.name, self.priority, self.epoch, self.ranges)
 
     def send_close(self, *, for_seek: bool = False) -> None:
-        """Make its client subscribe again; the caller removes the consumer from its subscription."""
+        """Send CLOSE_CONSUMER, so that the client subscribes again; the caller removes it from its subscription.
+
+        Args:
+            for_seek: True if the consumer is disconnected for a seek.
+        """
         self.is_closed, self.left_for_seek = True, for_seek
         self.peer.write(replies.close_consumer(self.consumer_id))
 
     def send_active_change(self, *, is_active: bool) -> None:
-        """Notify a Failover consumer of its state, if its client's protocol version has the command."""
+        """Notify a Failover consumer that it is active or not, if its client's protocol version has the command."""
         if self.peer.protocol_version >= ACTIVE_CONSUMER_PROTOCOL:
             self.peer.write(replies.active_consumer_change(self.consumer_id, is_active))
 
@@ -112,7 +116,7 @@ class KeptCursor(Protocol):
 
     Attributes:
         cursor: The acknowledged messages.
-        lost: The reason why the subscription is no longer this broker's; None while it is.
+        lost: The reason why this broker no longer owns the subscription; None while it does.
     """
 
     cursor: Cursor
@@ -122,7 +126,11 @@ class KeptCursor(Protocol):
         """Store the cursor soon: messages were acknowledged."""
 
     async def wait_durable(self) -> None:
-        """Wait until the current state of the cursor is stored; raises if it cannot be stored."""
+        """Wait until the current state of the cursor is stored.
+
+        Raises:
+            PulsarpyError: the subscription or the broker's journal was lost before the cursor was stored.
+        """
 
 
 class MemoryCursor:
@@ -139,5 +147,5 @@ class MemoryCursor:
         """Return at once: the cursor is not stored."""
 
     def reset_position(self, position: Position) -> None:
-        """Move the cursor to a position."""
+        """Move the cursor to the next entry to read, and discard all acknowledgements."""
         self.cursor.reset_position(position, self.cursor.epoch + 1)

@@ -51,21 +51,21 @@ class Deliveries:
     Args:
         part: The topic.
         name: The subscription.
-        kept: Its cursor.
-        entries: Reads its entries.
+        kept: The subscription's cursor.
+        entries: The reader of the topic's entries.
         dispatcher: Decides which entries to read and which consumer gets each.
-        consumers: The connected consumers: the subscription's own table.
-        limits: The limits of its dispatching.
+        consumers: The connected consumers by their ids in the subscription, which the caller updates.
+        limits: The limits of dispatching.
         moved: Called after a delivery, which may have acknowledged entries or set the dispatcher's timer.
 
     Attributes:
-        entries: The reader of its entries; replaced when the subscription switches to another view of the topic.
+        entries: The reader of the topic's entries; replaced when the subscription switches to another view.
         compacted: The compaction that is read in place of the log's beginning; None if only the log is read.
         dispatcher: The dispatcher; replaced if the subscription changes its type.
-        limits: The limits of its dispatching.
+        limits: The limits of dispatching.
         on_failed_read: Called after each failed read: the files that were read may have been replaced.
         messages: Number of delivered messages.
-        size_bytes: Bytes of their entries.
+        size_bytes: Bytes of the delivered entries.
         rate: The subscription's dispatch rate.
         shared_rate: The dispatch rate of all subscriptions of the topic together.
         entries_lost: Number of entries that were skipped because no copy is readable.

@@ -25,7 +25,12 @@ class PublishCredit:
         """True if any of the rates is relative, so that `grant` has an effect."""
 
     def update_rates(self, of_topic: DispatchRate, of_each: DispatchRate) -> None:
-        """Apply a new rate of all subscriptions together and a new rate of each; either may be relative."""
+        """Apply new dispatch rates, which may be relative to the publish rate.
+
+        Args:
+            of_topic: The rate of all subscriptions together.
+            of_each: The rate of each subscription.
+        """
         self._of_topic, self._of_each = of_topic.relative_to_publish_rate, of_each.relative_to_publish_rate
         if not self.is_relative:
             self._granted = self._published.messages, self._published.bytes

@@ -22,7 +22,7 @@ class SubscribeRequest:
 
     Attributes:
         name: The subscription.
-        type: Its type.
+        type: The subscription's type.
         is_durable: False for readers, whose cursor is in memory and lost with the last consumer.
         start: The start position of a new subscription.
         properties: Stored with a new durable subscription.
@@ -40,7 +40,7 @@ class SubscribeRequest:
 
 
 def memory_cursor(part: TopicPart, chain: LedgerChain, request: SubscribeRequest) -> MemoryCursor:
-    """Create the cursor of a non-durable subscription."""
+    """Create the cursor of a non-durable subscription, at the requested start or the nearest position in the chain."""
     start = request.start
     if start == "earliest":
         at = chain.start

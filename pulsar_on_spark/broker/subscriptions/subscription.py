@@ -40,11 +40,11 @@ class Subscription:
         part: The topic.
         name: Its name.
         type_: Its type; it may change while no consumer is connected.
-        kept: Its cursor.
-        entries: Reads its entries.
+        kept: Its cursor, with the cursor's storage.
+        entries: The reader of the topic's entries.
         chain: The chain of ledgers in its view of the topic, which its cursor uses too.
-        limits: The limits of its dispatching.
-        key_shared: The way in which its Key_Shared consumers divide the keys.
+        limits: The limits of dispatching.
+        key_shared: The division of keys among its consumers, if the type is Key_Shared.
 
     Attributes:
         chain: The chain of ledgers in its view of the topic.
@@ -90,7 +90,7 @@ class Subscription:
 
     @property
     def entries(self) -> SubscribedEntries:
-        """The reader of its entries."""
+        """The reader of the topic's entries, in the subscription's view of the topic."""
         return self.deliveries.entries
 
     @property
@@ -100,12 +100,12 @@ class Subscription:
 
     @property
     def messages_out(self) -> int:
-        """The number of delivered messages."""
+        """The number of messages delivered since the subscription was loaded."""
         return self.deliveries.messages
 
     @property
     def bytes_out(self) -> int:
-        """The bytes of the delivered entries."""
+        """The bytes of the entries delivered since the subscription was loaded."""
         return self.deliveries.size_bytes
 
     @property
@@ -120,11 +120,11 @@ class Subscription:
 
     @property
     def stats(self) -> DispatcherStats:
-        """The dispatcher's statistics, by the ids of `consumers`."""
+        """The dispatcher's current counts; `ConsumerStats.id` is the `id` of one of `consumers`."""
         return self._dispatcher.stats()
 
     def apply_limits(self, limits: DispatchLimits) -> None:
-        """Apply new limits."""
+        """Apply new limits of dispatching, which may block or unblock consumers."""
         self._limits = self.deliveries.limits = limits
         self._dispatcher.apply_limits(limits)
         self._moved()
@@ -172,13 +172,17 @@ class Subscription:
         return True
 
     def disconnect_all(self, *, for_seek: bool = False) -> None:
-        """Disconnect all consumers: their clients look the topic up and subscribe again."""
+        """Disconnect all consumers: their clients look the topic up and subscribe again.
+
+        Args:
+            for_seek: True if the consumers are disconnected for a seek.
+        """
         for consumer in self.consumers:
             consumer.send_close(for_seek=for_seek)
             self.remove(consumer)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """Add permits to a consumer (FLOW)."""
+        """Add permits to a consumer (FLOW), each for one message."""
         self._dispatcher.flow(consumer.id, permits)
         self.deliveries.wake()
 
@@ -202,8 +206,8 @@ class Subscription:
         """Acknowledge messages for an operator or a policy, even if a consumer has them: they are not delivered again.
 
         Args:
-            acks: Entries, or messages of them.
-            through: An entry; it and all entries before it are acknowledged, too.
+            acks: The entries, or messages of entries, to acknowledge.
+            through: The last of the entries to acknowledge from the topic's beginning on; None for none.
 
         Raises:
             InvalidArgumentError: an entry does not exist; entries before it are acknowledged.
@@ -228,7 +232,13 @@ class Subscription:
     def redeliver(
         self, consumer: Consumer, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None
     ) -> None:
-        """Deliver entries of a consumer again: the given entries, or all its unacknowledged entries for None."""
+        """Deliver unacknowledged entries of a consumer again.
+
+        Args:
+            consumer: The consumer.
+            entries: Ledger and id of each entry; None for all of the consumer.
+            epoch: The consumer's new epoch; None to keep the epoch.
+        """
         self._dispatcher.redeliver(consumer.id, entries, epoch)
         self._moved()
 
@@ -239,7 +249,13 @@ class Subscription:
         self.deliveries.wake()
 
     def switch_view(self, entries: SubscribedEntries, chain: LedgerChain, compacted: Compacted | None) -> None:
-        """Switch to another view of the topic: its reader, its compaction, and the chain of both."""
+        """Switch to another view of the topic.
+
+        Args:
+            entries: The reader of the view's entries.
+            chain: The chain of the view's ledgers.
+            compacted: The compaction that the view has in place of the log's beginning; None for the log alone.
+        """
         self.deliveries.entries, self.deliveries.compacted = entries, compacted
         self.on_chain_changed(chain)
 

@@ -58,7 +58,11 @@ class SubscribeRates:
             self._consumers.clear()
 
     def check(self, consumer: Consumer, topic: str) -> None:
-        """Count a consumer's SUBSCRIBE.
+        """Count a SUBSCRIBE of a consumer, and refuse it above the rate.
+
+        Args:
+            consumer: The consumer.
+            topic: The topic's name, for the error.
 
         Raises:
             ServerRefusalError: the consumer subscribes too often.
@@ -118,5 +122,5 @@ def check_limits(
     ):
         if 0 < limit <= count:
             raise ServerRefusalError(
-                ServerError.ConsumerBusy, f"{topic} has {count} {kind}, its limit: close one, or raise the limit."
+                ServerError.ConsumerBusy, f"Topic {topic} has {count} {kind}, its limit: close one, or raise the limit."
             )

@@ -47,8 +47,8 @@ class SubscriptionViews:
 
     Args:
         topic: The topic.
-        reader: Reads its log.
-        open_: Its loaded subscriptions, which share the indexes of compactions.
+        reader: The reader of the topic's log.
+        open_: The topic's loaded subscriptions by name, which share the indexes of compactions.
     """
 
     def __init__(self, topic: SeenTopic, reader: EntryReader, open_: Mapping[str, Subscription]) -> None:
@@ -68,7 +68,7 @@ class SubscriptionViews:
         return CompactedEntries(self._reader, compacted), compacted.over(self._topic.chain)
 
     async def newest(self, read_compacted: bool) -> Compacted | None:
-        """Return the newest compaction; None if there is none or `read_compacted` is false.
+        """Return the topic's newest compaction; None if there is none or `read_compacted` is false.
 
         Raises:
             PulsarpyError: as `newest_compaction`.
@@ -85,7 +85,10 @@ class SubscriptionViews:
         subscription.switch_view(*self.of(compacted), compacted)
 
     def update_subscription(self, subscription: Subscription) -> bool:
-        """Update a subscription to the topic's current chain; return False if `renew_view` must come first."""
+        """Update a subscription to the topic's current chain and return True.
+
+        Return False, without a change, if its compaction is outdated, so that the caller must call `renew_view`.
+        """
         compacted, chain = subscription.compacted, self._topic.chain
         if subscription.reads_compacted and is_outlived(compacted, subscription.kept.cursor.mark_delete, chain):
             return False

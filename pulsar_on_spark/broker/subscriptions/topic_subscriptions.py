@@ -58,7 +58,7 @@ class TopicSubscriptions:
     Args:
         topic: The topic.
         keeper: Acquires, stores and releases the durable cursors.
-        reader: Reads entries.
+        reader: The reader of the topic's log.
         limits: The limits of subscriptions and consumers.
     """
 
@@ -98,13 +98,13 @@ class TopicSubscriptions:
             set_rate(subscription.deliveries.rate, limits.subscription_rate)
 
     def get(self, name: str) -> Subscription | None:
-        """Return a loaded subscription, or None."""
+        """Return the loaded subscription of a name; None if it is not loaded."""
         return self._open.get(name)
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> Subscription:
-        """Connect a consumer, creating or acquiring the subscription if necessary.
+        """Connect a consumer, and return its subscription, which is created or acquired if necessary.
 
         Raises:
             ConsumerBusyError: Spark or another broker owns it, or it has consumers of another type, or it is Exclusive
@@ -143,8 +143,8 @@ class TopicSubscriptions:
 
         Args:
             name: The subscription.
-            start: The start position of a new one.
-            properties: Stored with a new one.
+            start: The start position of a new subscription.
+            properties: Properties that are stored with a new subscription; None for none.
 
         Raises:
             ServerRefusalError: a limit is reached, or the topic is being closed.
@@ -163,11 +163,11 @@ class TopicSubscriptions:
                 return
 
     async def acquire_subscription(self, name: str, type_: SubscriptionType) -> Subscription:
-        """Acquire an existing durable subscription without adding a consumer; it is released soon if none subscribes.
+        """Return an existing durable subscription, acquired without a consumer; it is released soon if none subscribes.
 
         Args:
             name: The subscription.
-            type_: Its type.
+            type_: The subscription's current type.
 
         Raises:
             ServerRefusalError: the topic is being closed.
@@ -212,6 +212,11 @@ class TopicSubscriptions:
         self, subscription: Subscription, consumer: Consumer | None = None, *, force: bool = False
     ) -> None:
         """Delete the subscription on request of one of its consumers or of an operator.
+
+        Args:
+            subscription: The subscription.
+            consumer: The consumer that requests it; None for an operator.
+            force: True to disconnect other consumers.
 
         Raises:
             ServerRefusalError: other consumers are connected, and `force` is false.
