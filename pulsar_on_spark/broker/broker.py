@@ -97,7 +97,7 @@ class Broker:
     """A broker that serves one root; create it with `Broker.start`.
 
     Attributes:
-        root: The root.
+        root: The open root that the broker serves.
         listeners: The URLs by which clients reach the broker.
     """
 
@@ -136,12 +136,12 @@ class Broker:
         """Open or create the root, recover the journal of a dead broker, and serve clients.
 
         Args:
-            place: The root's directory, or its place on an object store.
+            place: The root's directory, or its URL on an object store.
             settings: The broker's settings.
             quorum: The journal's quorum; None for the root's default. If the root is created, this is its default.
 
         Raises:
-            PulsarpyError: the broker cannot serve; the message says why.
+            PulsarpyError: the broker cannot serve the root; the message names the reason.
             OSError: the operating system refused a file or a port.
         """
         check_reach(settings)
@@ -169,12 +169,12 @@ class Broker:
 
     @property
     def service_url(self) -> str:
-        """The URL that clients connect to."""
+        """The URL of the default listener for Pulsar's clients, such as `pulsar://localhost:6650`."""
         return self.listeners.default.any_service_url
 
     @property
     def web_url(self) -> str:
-        """The URL where HTTP is served."""
+        """The URL of the default listener for HTTP, such as `http://localhost:8080`."""
         return self.listeners.default.any_web_url
 
     async def _open_journal(self, quorum: Quorum | None) -> None:
@@ -422,7 +422,7 @@ class Broker:
         self._audit.reopen()
 
     async def wait(self) -> str:
-        """Wait until the broker's incarnation has ended, and return the reason."""
+        """Wait until the broker's incarnation has ended unexpectedly, and return the reason, for operators."""
         return await asyncio.shield(self._over)
 
     async def stop(self) -> None:
@@ -441,7 +441,7 @@ class Broker:
                 self._connections.close()
                 assert self._keeper is not None, "the broker has started"
                 await self._keeper.stop()
-                await attempt(self._registry.deregister, "The registration stays until another broker removes it")
+                await attempt(self._registry.deregister, "The registration could not be removed, another broker will")
                 await self._journals.stop()
         except (PulsarpyError, TimeoutError) as error:
             # Everything acknowledged is durable; the next owner recovers the journal.

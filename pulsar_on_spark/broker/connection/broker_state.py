@@ -14,8 +14,8 @@ class BrokerState:
 
     Attributes:
         current_settings: Returns the settings in force, which may change while the broker runs.
-        accepts_entries: Returns False while producers have to wait, for example for writable storage paths.
-        use_tls_port: The end of the log line about a TLS client on the port without TLS, which names the TLS port.
+        accepts_entries: Returns False while producers must wait, for example for writable storage paths.
+        use_tls_port: A clause that names the port with TLS, for the log line of a TLS client at the port without TLS.
     """
 
     current_settings: Callable[[], BrokerSettings]

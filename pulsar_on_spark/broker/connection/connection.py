@@ -67,8 +67,9 @@ class Connection(asyncio.Protocol):
         is_challenged: True if the client was asked for new credentials and has not sent them yet.
         knows_source_positions: True if the client's replicators understand receipts that contain source positions.
         producers: The client's producers, by producer id.
-        unadmitted: The client's producers that wait for admission, for example for exclusive access, by producer id.
-        consumers: The client's consumers, by consumer id, including consumers that the broker has disconnected.
+        unadmitted: The topic and options of each producer that waits for exclusive access, by producer id.
+        consumers: The client's consumers with their subscriptions, by consumer id, including consumers that the broker
+            has disconnected.
         opening: Running SUBSCRIBE and PRODUCER requests that the client has not cancelled: (type of the command, id of
             the consumer or producer) -> request id.
         is_pinged: True if a PING was sent and no data has arrived since.
@@ -193,7 +194,11 @@ class Connection(asyncio.Protocol):
                 return
 
     def check_credentials(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a check of the client's credentials, which must not raise; the client's next commands wait for it."""
+        """Start a check of the client's credentials; the client's next commands wait until it ends.
+
+        Args:
+            work: The check; it must not raise.
+        """
         self._waits = True
         self.intake.pause(Pause.AUTHENTICATION)
         self.requests.spawn(self._wait(work))
@@ -294,7 +299,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self, why: str) -> None:
-        """Close the connection at once, dropping unsent data."""
+        """Close the connection at once and drop unsent data; `why` is the reason for the log, a clause."""
         log.info("Closing the connection of %s: %s.", self.address, why, extra={"connection": self.address})
         self.is_closed = True
         if self._transport is not None:
@@ -392,7 +397,12 @@ class Connection(asyncio.Protocol):
         self.intake.hold_for(seconds)
 
     def end_opening(self, key: tuple[int, int], request_id: int) -> bool:
-        """Remove a request from `opening`. Return True if the client is connected and has not cancelled the request."""
+        """Remove a request from `opening`; return True if the client is connected and has not cancelled the request.
+
+        Args:
+            key: The type of the command, and the id of the consumer or producer.
+            request_id: The id of the request.
+        """
         if self.opening.get(key) != request_id:
             return False
         del self.opening[key]

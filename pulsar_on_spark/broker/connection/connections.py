@@ -45,7 +45,14 @@ class Connections:
     async def serve(
         self, ports: Ports, tls: BrokerTls | None, state: BrokerState, handlers: Handlers[Connection]
     ) -> None:
-        """Accept clients on the ports for Pulsar's protocol."""
+        """Accept clients on the ports for Pulsar's protocol.
+
+        Args:
+            ports: The bound ports; those for HTTP are not used.
+            tls: The TLS context of the broker; None if no port has TLS.
+            state: The state of the broker that connections depend on.
+            handlers: The handlers of commands.
+        """
 
         def new_connection() -> Connection:
             return Connection(state, handlers, self._all)
@@ -69,7 +76,7 @@ class Connections:
             connection.update_hold()
 
     async def stop_listening(self) -> None:
-        """Stop accepting clients."""
+        """Stop accepting clients, and stop the checks of connected clients, which stay connected."""
         for task in self._ticking:
             task.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)

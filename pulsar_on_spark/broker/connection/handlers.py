@@ -35,8 +35,8 @@ class Handlers(NamedTuple, Generic[C]):
     """The handlers by type of command; a command without a handler is ignored, as in official brokers.
 
     Attributes:
-        requests: Handlers of commands with a request id, which run in tasks and answer later.
-        signals: Handlers of commands that are handled at once, in the order of arrival.
+        requests: Handlers of commands with a request id, by type of command; they run in tasks and answer later.
+        signals: Handlers of commands that are handled at once in the order of arrival, by type of command.
         sent: Handles a SEND.
         writable_again: Called when the connection accepts data again.
         closed: Called after the connection has ended.

@@ -26,7 +26,7 @@ class LargeAnswers:
     async def turn(self) -> AsyncIterator[None]:
         """Return a context in which the caller writes one large answer.
 
-        Entering it waits for the end of the previous answer's context, and until the client has read enough.
+        The context begins when the previous answer's context has ended and the client has read enough.
         """
         async with self._turns:
             while not self._has_room():

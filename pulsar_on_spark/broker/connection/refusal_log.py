@@ -29,7 +29,11 @@ class RefusalLog:
         return self._count <= LINES
 
     def take_unlogged(self, now_s: float) -> int:
-        """Return and reset the number of unlogged refusals of the last interval; 0 while the interval lasts."""
+        """Return the number of unlogged refusals of the last interval, and reset it; 0 while the interval lasts.
+
+        Args:
+            now_s: The current time of a monotonic clock, in seconds.
+        """
         if now_s < self._ends_s:
             return 0
         unlogged, self._count = max(0, self._count - LINES), 0

@@ -34,7 +34,7 @@ class LimitedConnection(Protocol):
     intake: Intake
 
     def abort(self, why: str) -> None:
-        """Close the connection at once."""
+        """Close the connection at once; `why` is the reason for the log, a clause."""
 
 
 _C = TypeVar("_C", bound=LimitedConnection)
@@ -66,12 +66,12 @@ class Registry(Generic[_C]):
         return iter(list(self._sources))
 
     def add(self, connection: _C, host: str, settings: BrokerSettings) -> None:
-        """Add a new connection. If this raises, the connection also counts until `remove`.
+        """Add a new connection. Even if this raises, the connection counts until `remove`.
 
         Args:
             connection: The connection.
             host: The client's IP address.
-            settings: The limits.
+            settings: The settings in force, which have the limits.
 
         Raises:
             ServerRefusalError: there are too many connections.
@@ -107,7 +107,10 @@ class Registry(Generic[_C]):
             raise _busy(f"{MAX_SLOW_HANDSHAKES_PER_ADDRESS} clients from {source} are being connected: try again.")
 
     def note_incomplete_frame(self, connection: _C, size_bytes: int) -> None:
-        """Note that a connection has sent data, and holds `size_bytes` of an incomplete frame now."""
+        """Record that a connection has sent data, and holds `size_bytes` of an incomplete frame now.
+
+        Above the limit of all connections, close those that have been quiet the longest.
+        """
         self._frames.note(connection, size_bytes)
         if self._frames.is_over:
             for quietest in self._frames.surplus(lambda other: other.intake.is_held):
@@ -116,13 +119,13 @@ class Registry(Generic[_C]):
                 )
 
     def handshake_done(self, connection: _C) -> None:
-        """Note that the client is CONNECTED, or that its connection has ended."""
+        """Stop counting a connection's handshake: the client is CONNECTED, or its connection has ended."""
         if connection in self._slow:
             self._slow.discard(connection)
             _count_down(self._slow_of_source, self._sources[connection])
 
     def remove(self, connection: _C) -> None:
-        """Note that the connection has ended."""
+        """Stop counting a connection that has ended."""
         self.handshake_done(connection)
         self._frames.note(connection, 0)
         source = self._sources.pop(connection, None)
@@ -149,13 +152,13 @@ class IncompleteFrames(Generic[_T]):
         return self._total > self._limit_bytes
 
     def note(self, connection: _T, size_bytes: int) -> None:
-        """Note that a connection has sent data, and holds `size_bytes` of an incomplete frame now."""
+        """Record that a connection has sent data, and holds `size_bytes` of an incomplete frame now."""
         self._total += size_bytes - self._held.pop(connection, 0)
         if size_bytes:
             self._held[connection] = size_bytes
 
     def surplus(self, is_waiting: Callable[[_T], bool]) -> list[_T]:
-        """Stop counting the quietest connections until the rest is within the limit; return the ones to close.
+        """Stop counting the quietest connections until the others are within the limit; return those to close.
 
         Args:
             is_waiting: Returns True if the broker itself has paused reading from a connection. Such a connection is not

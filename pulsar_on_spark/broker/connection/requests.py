@@ -20,7 +20,7 @@ MAX_ERROR_CHARACTERS: Final = 4_096
 """Characters after which an error text is cut before it is sent to a client and logged, as it may quote client data."""
 
 Refuse = Callable[[ServerError, str], None]
-"""Sends a client the error that ends its request."""
+"""Sends a client the code and the text of the error that ends its request."""
 
 
 class Requests:
@@ -45,7 +45,7 @@ class Requests:
             self.spawn(self._serve(address, work, refuse))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background; it must handle its own errors."""
+        """Run a coroutine in the background, as one of the connection's tasks; it must not raise."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -59,7 +59,7 @@ class Requests:
             refuse(code_of(error), message)
         except Exception:
             # A bug in one request must not break others; clients retry this error.
-            log.exception("A request of %s failed.", address, extra={"connection": address})
+            log.exception("A request of %s failed: a bug in the broker.", address, extra={"connection": address})
             refuse(ServerError.UnknownError, BUG_REASON)
 
     def _log_refusal(self, address: str, message: str) -> None:

@@ -136,7 +136,7 @@ class PoolDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """Make entries of a consumer wait for redelivery, all its entries for None; ignore others (see `Dispatcher`)."""
+        """Make entries of a consumer wait for redelivery, or all its entries for None (see `Dispatcher.redeliver`)."""
         asking = self._consumers.get(consumer)
         if asking is None:
             return

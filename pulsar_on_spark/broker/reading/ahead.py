@@ -36,7 +36,17 @@ _MAX_RANGES = 256
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """A filled slab and its number; it is not evicted while it is pinned."""
+    """A filled slab, which is not evicted while it is pinned.
+
+    Attributes:
+        slab: The entries.
+        number: The slab's number; `_OWN_MEMORY` for an entry larger than a slab.
+        source_id: The id of the entries' source.
+        more: True if the source may have entries after the slab's last one.
+        ahead_bytes: Number of bytes that the read was to fetch.
+        pins: Number of callers that are reading the slab.
+        is_continued: True if the next slab was fetched already.
+    """
 
     slab: Slab
     number: int
@@ -56,7 +66,7 @@ class _Fetch:
 
 
 class ReadAhead:
-    """The filled slabs, by source. Call all methods in one event loop.
+    """The filled slabs of all sources of entries. Call all methods in one event loop.
 
     Args:
         process: The process that fills the slabs.
@@ -81,7 +91,15 @@ class ReadAhead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def copy_entries(self, source_id: str, ledger: LedgerId, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Return copies of consecutive entries from `first` on, all from one slab (see `Slab.copy_entries`)."""
+        """Return the bytes of consecutive entries from `first` on, all from one slab; none if `first` is in no slab.
+
+        Args:
+            source_id: The id of the entries' source.
+            ledger: The entries' ledger.
+            first: The first entry.
+            end: The entry id after the last entry.
+            max_bytes: Maximum number of bytes; the first entry is returned even if it is larger.
+        """
         for fetched in self._of_source.get(source_id, ()):
             entries = fetched.slab.copy_entries(ledger, first, end, max_bytes)
             if entries:
@@ -89,12 +107,12 @@ class ReadAhead:
         return []
 
     def ack_set(self, source_id: str, ledger: LedgerId, entry: int) -> int:
-        """Return the `StoredEntry.ack_set` of an entry that `copy_entries` has just returned."""
+        """Return the `StoredEntry.ack_set` of an entry that `copy_entries` has just returned; 0 if it has none."""
         ack_sets = (fetched.slab.ack_sets.get((ledger, entry)) for fetched in self._of_source.get(source_id, ()))
         return next((bits for bits in ack_sets if bits), 0)
 
     async def fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Fetched:
-        """Fetch entries, at least the first one of the ranges; the caller must `release` the result.
+        """Fetch entries into a slab, at least the first one of the ranges; the caller must `release` the result.
 
         Raises:
             PulsarpyError: the first entry cannot be read.
@@ -117,7 +135,7 @@ class ReadAhead:
             self._wake()
 
     def taken(self, source: EntrySource, ledger: LedgerId, entry: EntryId) -> None:
-        """Note that a consumer got entries up to this one, and fetch the next ones if more reads are likely."""
+        """Record that a consumer got entries up to this one, and fetch the next ones if more reads are likely."""
         for fetched in self._of_source.get(source.id, ()):
             if fetched.slab.is_past_half(ledger, entry):
                 self._recent.move_to_end(fetched)
@@ -164,7 +182,11 @@ class ReadAhead:
     async def _filled(
         self, source: EntrySource, ranges: tuple[EntryRange, ...], ahead_bytes: int
     ) -> tuple[int, Outcome, bytes | None]:
-        """Fill a slab, in the lane that has the first entry. Return the slab, the outcome and a large entry's bytes."""
+        """Fill a slab, in the lane that has the first entry.
+
+        Returns:
+            The slab's number, the outcome, and the bytes of the entry if the outcome is `Large`, else None.
+        """
         lane = Lane.SEALED
         while True:
             async with self._turns[lane]:

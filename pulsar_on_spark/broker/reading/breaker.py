@@ -26,7 +26,7 @@ class Breaker:
     """A circuit breaker for cold paths that did not answer, and for files whose reads took long to fail. Thread-safe.
 
     Args:
-        answers: Returns True if a path can be reached.
+        answers: Returns True if a storage path can be reached.
         clock: Returns monotonic seconds.
     """
 

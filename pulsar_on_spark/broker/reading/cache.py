@@ -29,7 +29,7 @@ class EntryCache:
         return len(self._entries)
 
     def add(self, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
-        """Cache an entry unless it is cached already. A ledger belongs to one topic, so the key needs no topic."""
+        """Cache an entry's bytes unless it is cached already. A ledger has one topic, so the key needs no topic."""
         key = (ledger, entry)
         if key in self._entries:
             return
@@ -41,5 +41,5 @@ class EntryCache:
             self.size_bytes -= len(oldest) + ENTRY_OVERHEAD_BYTES
 
     def get(self, ledger: LedgerId, entry: EntryId) -> bytes | None:
-        """Return the entry's bytes, or None if it is not cached."""
+        """Return an entry's bytes; None if the entry is not cached."""
         return self._entries.get((ledger, entry))

@@ -64,9 +64,9 @@ class CatchUp:
     """A reader of the entries of any topic of one root. Thread-safe only for `Lane.COLD`.
 
     Args:
-        root: The root.
+        root: The open root.
         max_message_size_bytes: The broker's `maxMessageSize`, the limit of rebuilt entries.
-        lane: The lane that it reads for; entries of another lane raise `InLaneError`. None to read all entries.
+        lane: The lane whose entries are read; entries of another lane raise `InLaneError`. None to read all entries.
     """
 
     def __init__(self, root: RootHandle, max_message_size_bytes: int, lane: Lane | None = None) -> None:
@@ -85,7 +85,7 @@ class CatchUp:
             self._tail.close()
 
     def read(self, source: EntrySource, ranges: Sequence[EntryRange]) -> Generator[StoredEntry]:
-        """Yield the entries of the ranges, and then the known entries that follow the last range in its ledger.
+        """Yield the entries of the ranges, and then the readable entries that follow the last range in its ledger.
 
         From a compacted ledger, yields all entries from the beginning of the first range.
 
@@ -153,7 +153,7 @@ class CatchUp:
         yield from entries
 
     def position_at(self, source: EntrySource, start: Position, end: Position, publish_ms: int) -> Position:
-        """Return the first entry of [start, end) that was published at `publish_ms` or later; `end` if there is none.
+        """Return the position of the first entry of [start, end) published at `publish_ms` or later; else `end`.
 
         Sealed entries are scanned in order. In journals, times are assumed to grow from entry to entry, as in Pulsar
         (`PersistentMessageFinder`).
@@ -162,7 +162,7 @@ class CatchUp:
             source: The topic's log, or its compacted ledger and the log after it.
             start: The first entry to consider.
             end: The position after the last entry, at most the end of the topic's chain.
-            publish_ms: Milliseconds since 1970.
+            publish_ms: The publish time, in milliseconds since 1970.
 
         Raises:
             InLaneError: only another lane can continue the search.
@@ -224,7 +224,10 @@ class CatchUp:
         return None
 
     def _first_raw(self, part: TopicPart, slices: Sequence[SegmentSlice], publish_ms: int) -> Position | None:
-        """Return the first entry in journals that was published at `publish_ms` or later, by binary search."""
+        """Return the position of the first entry in journals published at `publish_ms` or later, by binary search.
+
+        None if all entries of the slices were published earlier.
+        """
         counts = list(accumulate((slice_.end - slice_.first for slice_ in slices), initial=0))
 
         def position(number: int) -> Position:
@@ -258,7 +261,7 @@ class CatchUp:
         if first is None:
             raise DataLossError(
                 f"Entry {wanted.ledger}:{wanted.first} of {part.name} cannot be read, because it is in no segment and "
-                "in no journal file: bring back storage paths that are away, or move the subscription past it."
+                "in no journal file: bring back unreachable storage paths, or move the subscription past it."
             )
         for slice_ in chain((first,), slices):
             if isinstance(slice_.file, JournalPlace):

@@ -29,21 +29,26 @@ from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 
 
 class SubscribedEntries(Reads, Protocol):
-    """The reader of a subscription: `EntryReader`, or `CompactedEntries`."""
+    """The interface of a subscription's reader: `EntryReader` for the log, or `CompactedEntries`."""
 
     async def last_message_id(self, part: TopicPart, chain: LedgerChain) -> MessageId | None:
         """Return the id of the last message that clients see; None if there is none."""
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the first entry published at `publish_ms` (since 1970) or later; the chain's end if there is none."""
+        """Return the position of the first entry published at `publish_ms` (since 1970) or later, else the end."""
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
-        """Report a loss, and return the entry id after the lost entries (see `EntryReader`)."""
+        """Report a loss, and return the entry id after the lost entries (arguments as `EntryReader.lost_until`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A compaction and the index of its ledger."""
+    """A compaction of a topic that subscriptions read.
+
+    Attributes:
+        record: The compaction's record in the metadata.
+        index: The index of the compacted ledger: the entries that it has.
+    """
 
     record: CompactionRecord
     index: Index
@@ -54,7 +59,7 @@ class Compacted:
         return horizon_of(self.record)
 
     def over(self, chain: LedgerChain) -> CompactedChain:
-        """Return the topic's chain as a subscription with this compaction reads it."""
+        """Return the topic's chain with the compacted ledger in place of the log up to the horizon."""
         return CompactedChain(chain, self.horizon, self.index)
 
 
@@ -62,7 +67,7 @@ class CompactedEntries:
     """A reader of a compacted topic. Call all methods in the broker's event loop.
 
     Args:
-        reader: Reads entries of ledgers.
+        reader: The reader of the topic's ledgers, which also reads the compacted ledger.
         compacted: The subscription's compaction, which is read up to its horizon.
     """
 
@@ -83,7 +88,7 @@ class CompactedEntries:
         return await self._reader.read_from(*self._first_of(part, ranges), max_entries, max_bytes)
 
     async def last_message_id(self, part: TopicPart, chain: LedgerChain) -> MessageId | None:
-        """Return the last message's id, from the compacted ledger if the log after it is empty."""
+        """Return the id of the last message, of the compacted ledger if the log after it is empty; None without one."""
         last = await self._reader.last_message_id(part, chain, self)
         if last is None or (last.ledger, last.entry) >= self._horizon:
             return last
@@ -91,7 +96,7 @@ class CompactedEntries:
         return last if index < 0 else MessageId(last.ledger, last.entry, last.partition, index)
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the first entry published at `publish_ms` (since 1970) or later; the chain's end if there is none."""
+        """Return the position of the first entry published at `publish_ms` (since 1970) or later, else the end."""
         return await self._reader.position_in(self._source(part), chain, publish_ms)
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
@@ -109,7 +114,7 @@ class CompactedEntries:
         return int(horizon.ledger), int(horizon.entry)
 
     def _first_of(self, part: TopicPart, ranges: Sequence[EntryRange]) -> tuple[EntrySource, Sequence[EntryRange]]:
-        """Return the source of the first entry, and the ranges that are in the same source."""
+        """Return the source of the first entry, and the ranges or parts of ranges that are in the same source."""
         below = [range_ for range_ in ranges if (range_.ledger, range_.first) < self._horizon]
         if not below:
             return EntrySource(part), ranges
@@ -123,13 +128,13 @@ class CompactedEntries:
 
 
 def is_outlived(compacted: Compacted | None, next_: Position, log_chain: LedgerChain) -> bool:
-    """True if the log was trimmed beyond the first entry that a subscription still reads from it.
+    """Return True if the log was trimmed beyond the first entry that a subscription still reads from it.
 
     The trimmed messages are then in a newer compacted ledger.
 
     Args:
         compacted: The subscription's compaction; None if it reads the log alone.
-        next_: The first entry that it has not acknowledged.
+        next_: The position of the first entry that the subscription has not acknowledged.
         log_chain: The topic's current chain.
     """
     read_on = next_ if compacted is None else max(next_, compacted.horizon)
@@ -140,9 +145,9 @@ def newest_compaction(root: RootHandle, part: TopicPart, known: Sequence[Compact
     """Return the topic's current compaction; None if there is none. Blocks: call it in a thread.
 
     Args:
-        root: The root.
+        root: The open root.
         part: The topic.
-        known: Compactions whose index was read before; returned if one of them is the newest.
+        known: Compactions whose index was read before; one of them is returned if it is the current one.
 
     Raises:
         CorruptSegmentError: no good copy of the index is left.

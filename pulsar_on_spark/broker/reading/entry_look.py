@@ -25,9 +25,11 @@ class EntryLook(NamedTuple):
     Attributes:
         messages: Number of its messages, 1 to `MAX_MESSAGES_IN_ENTRY`, and no more than its bytes can hold.
         is_batch: True if its messages have batch indexes, also in a batch of one message.
-        key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`.
-        deliver_at_ms: Earliest delivery time; None for no delay. For an entry that Spark wrote, the latest of its rows.
-        publish_ms: Publish time by the producer's clock.
+        key: The sticky key of Key_Shared: ordering key, else key, else `<producer>-<sequence id>`; None if the metadata
+            cannot be parsed.
+        deliver_at_ms: Earliest delivery time, in milliseconds since 1970; None for no delay. For an entry that Spark
+            wrote, the latest of its rows.
+        publish_ms: Publish time by the producer's clock, in milliseconds since 1970.
         is_marker: True for an entry of the broker itself, which is not a message.
         chunk: (uuid, chunk id, number of chunks) of a large message's chunk; None for other entries.
     """
@@ -46,7 +48,7 @@ UNREADABLE = EntryLook(1, False, None, None, 0, False, None)
 
 
 def look_at(entry: bytes) -> EntryLook:
-    """Parse the metadata of an entry; return UNREADABLE if that fails. The checksum was verified on arrival.
+    """Return the fields of an entry's metadata; UNREADABLE if they cannot be parsed. The checksum is not verified.
 
     Never raises, whatever a client sent: an entry that made this function raise would stop all its readers for good.
     """
@@ -75,7 +77,7 @@ def look_at(entry: bytes) -> EntryLook:
 
 
 def is_encrypted(entry: bytes) -> bool:
-    """True if the producer of an entry has encrypted it: its metadata holds the encrypted key of the payload."""
+    """Return True if the producer of an entry has encrypted it: its metadata holds the encrypted key of the payload."""
     parts = split_entry(entry)
     try:
         return parts is not None and bool(MessageMetadata.FromString(entry[parts[0] : parts[1]]).encryption_keys)
@@ -84,7 +86,10 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def _plausible_messages(metadata: MessageMetadata, payload_bytes: int) -> int:
-    """Limit a claimed number of messages to what the payload can hold: clients grant permits only for real messages."""
+    """Return the claimed number of messages, limited to as many as the payload can hold.
+
+    Clients grant permits only for messages that they find in the payload.
+    """
     plain_bytes = max(payload_bytes, metadata.uncompressed_size)
     return max(1, min(metadata.num_messages_in_batch, MAX_MESSAGES_IN_ENTRY, plain_bytes // _LEAST_BYTES))
 

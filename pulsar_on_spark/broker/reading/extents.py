@@ -20,8 +20,8 @@ class ChainShape:
     """The readable part of a topic according to the metadata.
 
     Attributes:
-        extents: The ledgers up to and including the first that has not ended; later ones are not visible.
-        open_in: The incarnation in which the last ledger is open; None if that ledger is Spark's or has ended.
+        extents: The ledgers in order, up to and including the first that has not ended; later ones are not visible.
+        open_in: The id of the incarnation that has the last ledger open; None if that ledger is Spark's or has ended.
     """
 
     extents: tuple[LedgerExtent, ...] = ()
@@ -32,7 +32,7 @@ NO_CHAIN = ChainShape()
 
 
 def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> ChainShape:
-    """Derive a topic's shape from the metadata.
+    """Return the readable part of a topic according to the metadata.
 
     Args:
         view: The metadata; a `TailView` includes the acknowledged entries in journals.
@@ -58,7 +58,7 @@ def chain_shape(view: View, topic_id: TopicId, known: ChainShape = NO_CHAIN) -> 
 
 
 def _kept(view: View, topic_id: TopicId, known: tuple[LedgerExtent, ...]) -> tuple[LedgerExtent, ...]:
-    """Return the known ledgers that had ended, or none if the chain was trimmed, which happens at its front only."""
+    """Return the known ledgers that had ended; none if the chain was trimmed since, which happens at its front only."""
     oldest = view.oldest(LedgerRecord, topic_id)
     if not known or oldest is None or oldest.ledger_id != known[0].ledger:
         return ()
@@ -83,6 +83,6 @@ def _extent(view: View, ledger: LedgerRecord, *, is_last: bool) -> LedgerExtent:
 
 
 def _first_entry(view: View, topic_id: TopicId, ledger_id: int) -> int:
-    """Return a ledger's first entry that is not trimmed."""
+    """Return the id of a ledger's first entry that is not trimmed; 0 unless the topic's oldest segment is in it."""
     oldest = view.oldest(SegmentRecord, topic_id)
     return oldest.first_entry if oldest is not None and oldest.ledger_id == ledger_id else 0

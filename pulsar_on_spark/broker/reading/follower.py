@@ -80,8 +80,8 @@ class ChainFollower:
     """The chains of the topics that a broker has loaded.
 
     Args:
-        root: The root.
-        incarnations: The broker's incarnations.
+        root: The open root.
+        incarnations: The broker's incarnations, one for each of its journals.
     """
 
     def __init__(self, root: RootHandle, incarnations: Iterable[Incarnation]) -> None:
@@ -111,8 +111,8 @@ class ChainFollower:
 
         Args:
             part: The topic.
-            listener: The callbacks.
-            view: A recent view with all changes of this topic; None to read the metadata.
+            listener: The callbacks for changes.
+            view: A recent view that contains all changes of this topic; None to read the metadata.
 
         Raises:
             PulsarpyError: the metadata, or the journal of a ledger that was closed by force, cannot be read.
@@ -135,15 +135,15 @@ class ChainFollower:
         return followed.chain
 
     def unfollow_topic(self, topic_id: TopicId) -> None:
-        """Stop following a topic that is unloaded."""
+        """Stop following a topic that is unloaded; do nothing if it was not followed."""
         self._topics.pop(topic_id, None)
 
     def grow_ledger(self, topic_id: TopicId, ledger: LedgerId, end: int) -> bool:
-        """Record that the entries of one of this broker's ledgers are acknowledged up to `end`.
+        """Record that the entries before `end` of one of this broker's ledgers are acknowledged.
 
         Returns:
-            True if they are readable now. They are not readable while an earlier ledger has not ended, or before a scan
-            has found their ledger; the listener is called once they are.
+            True if the entries are readable now. They are not readable while an earlier ledger has not ended, or before
+            a scan has found their ledger; the listener is called once they are readable.
         """
         followed = self._topics.get(topic_id)
         if followed is None:
@@ -238,11 +238,11 @@ class ChainFollower:
         return owner is not None and owner.state == "CLOSED"
 
     def _is_attached_behind(self, view: View, topic_id: TopicId) -> bool:
-        """True if the broker must continue in a new ledger to make ledgers visible that Spark attached."""
+        """Return True if the broker must continue in a new ledger to make ledgers visible that Spark attached."""
         return self._own_ledger(topic_id) is not None and has_attached_behind(view, topic_id)
 
     def _own_ledger(self, topic_id: TopicId) -> OpenLedger | None:
-        """Return the ledger of a topic that the broker has open, or None."""
+        """Return the ledger of a topic that this broker has open; None if it has none."""
         ledgers = (incarnation.ledgers.get(topic_id) for incarnation in self._incarnations)
         return next((ledger for ledger in ledgers if ledger is not None), None)
 
@@ -302,7 +302,7 @@ class ChainFollower:
         self._installed = asyncio.Event()
 
     def _known_end(self, followed: _Followed, extent: LedgerExtent) -> int:
-        """Return an extent's end, including entries that the broker has acknowledged but not committed."""
+        """Return the entry id after a ledger's last acknowledged entry, which may not be committed yet."""
         own = self._own_ledger(TopicId(followed.part.topic_id))
         ends = [extent.end, followed.acknowledged.get(extent.ledger, 0), followed.chain.readable_end(extent.ledger)]
         if own is not None and own.ledger_id == extent.ledger:
@@ -311,13 +311,13 @@ class ChainFollower:
 
     @staticmethod
     def _has_ended(shape: ChainShape, ledger: LedgerId) -> bool:
-        """True if the ledger is before the last visible one, or is the last one and has ended."""
+        """Return True if a ledger is before the last visible one, or is the last one and has ended."""
         last = shape.extents[-1] if shape.extents else None
         return last is None or ledger < last.ledger or (ledger == last.ledger and last.ended)
 
 
 def _is_same(before: tuple[LedgerExtent, ...], now: tuple[LedgerExtent, ...]) -> bool:
-    """True if two chains differ at most in the end of their last ledger."""
+    """Return True if two chains differ at most in the end of their last ledger."""
     if len(before) != len(now) or not now or before[:-1] != now[:-1]:
         return False
     last, same = now[-1], before[-1]

@@ -22,7 +22,7 @@ class Lane(Enum):
     """
 
     SEALED = "segments on the disks or stores that the root writes to: reads wait for nothing else"
-    COLD = "segments of which only cold paths have a good copy: the path may be slow, or away for minutes"
+    COLD = "segments of which only cold paths have a good copy: the path may be slow, or unreachable for minutes"
     JOURNALS = "journals: reads may wait for the recovery of a dead broker"
 
 
@@ -41,19 +41,33 @@ class InLaneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EntrySource:
-    """The source of entries: a topic's log, or a compacted ledger, whose entries have the same ids but other bytes."""
+    """The source of entries: a topic's log, or a compacted ledger, whose entries have the same ids but other bytes.
+
+    Attributes:
+        part: The topic.
+        compaction: The record of the compacted ledger; None for the log.
+    """
 
     part: TopicPart
     compaction: CompactionRecord | None = None
 
     @property
     def id(self) -> str:
-        """The unique id of the source."""
+        """The unique id of the source: the topic's id, or the compaction's."""
         return self.part.topic_id if self.compaction is None else self.compaction.compaction_id
 
 
 class FillJob(NamedTuple):
-    """A job to read the ranges, and following entries up to `ahead_bytes`, into a slab."""
+    """A job to read the ranges, and following entries up to `ahead_bytes`, into a slab.
+
+    Attributes:
+        number: The number of the job.
+        source: The source of the entries.
+        ranges: The entries to read, in order.
+        slab: The number of the slab.
+        ahead_bytes: Bytes of entries after which the read may end.
+        lane: The lane that runs the job.
+    """
 
     number: int
     source: EntrySource
@@ -64,7 +78,16 @@ class FillJob(NamedTuple):
 
 
 class FindJob(NamedTuple):
-    """A job to find the first entry of [start, end) that was published at `publish_ms` (since 1970) or later."""
+    """A job to find the first entry of [start, end) that was published at `publish_ms` (since 1970) or later.
+
+    Attributes:
+        number: The number of the job.
+        source: The source of the entries.
+        start: The position of the first entry to consider.
+        end: The position after the last entry to consider.
+        publish_ms: The publish time, in milliseconds since 1970.
+        lane: The lane that runs the job.
+    """
 
     number: int
     source: EntrySource
@@ -75,10 +98,13 @@ class FindJob(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The entries that were read into the slab.
+    """The outcome of a `FillJob`: the entries that were read into the slab.
 
-    `next` is the ledger and id of the entry after them; None if unknown. `ack_sets` are those of `StoredEntry`, by
-    ledger and entry.
+    Attributes:
+        number: The number of the job.
+        runs: The entries, in the order in which the slab contains them.
+        next: Ledger and id of the entry after them; None if it is unknown.
+        ack_sets: `StoredEntry.ack_set` of compacted entries, by ledger and entry.
     """
 
     number: int
@@ -88,7 +114,13 @@ class Filled(NamedTuple):
 
 
 class Large(NamedTuple):
-    """The outcome of a `FillJob` whose first entry is larger than a slab; the entry's bytes follow in the pipe."""
+    """The outcome of a `FillJob` whose first entry is larger than a slab; the entry's bytes follow in the pipe.
+
+    Attributes:
+        number: The number of the job.
+        run: The entry.
+        ack_set: `StoredEntry.ack_set` of the entry.
+    """
 
     number: int
     run: Run
@@ -103,7 +135,13 @@ class FoundAt(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """The outcome of a job that must continue in another lane (see `InLaneError`)."""
+    """The outcome of a job that must continue in another lane (see `InLaneError`).
+
+    Attributes:
+        number: The number of the job.
+        lane: The other lane.
+        start: The position at which a `FindJob` continues; None for a `FillJob`.
+    """
 
     number: int
     lane: Lane
@@ -111,7 +149,7 @@ class Deferred(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The error of a failed job."""
+    """The outcome of a job that failed, with the number of the job and its error."""
 
     number: int
     error: PulsarpyError

@@ -24,7 +24,12 @@ LOSSES: Final = (DataLossError, CorruptSegmentError, CorruptJournalError, Unbuil
 
 
 class LostEntries(NamedTuple):
-    """The lost entries of a ledger, from the unreadable one up to `end`, and the report of their loss, if any."""
+    """The lost entries of a ledger, from an unreadable one on.
+
+    Attributes:
+        end: The entry id after the last lost entry.
+        report: The report of the loss to write; None if there is nothing to report.
+    """
 
     end: int
     report: Finding | None
@@ -38,10 +43,10 @@ def lost_entries(
     Args:
         view: The metadata.
         part: The topic.
-        first: The entry that cannot be read.
-        end: The entry id after the last entry that the read wanted of this ledger.
+        first: The position of the entry that cannot be read.
+        end: The entry id after the last entry that the read requested of this ledger.
         error: The error of the read.
-        now_ms: The time in milliseconds since 1970, for the report.
+        now_ms: The current time in milliseconds since 1970, for the report.
     """
     alone = LostEntries(first.entry + 1, None)
     if isinstance(error, UnbuildableEntryError):
@@ -63,6 +68,6 @@ def lost_entries(
 
 
 def lost_range(first: Position, end: int) -> str:
-    """Format a range of lost entries for log messages."""
+    """Return the entries from `first` to the one before id `end` as text, such as `5:0 to 5:9`, for log messages."""
     last = end - 1
     return f"{first}" if last == first.entry else f"{first} to {Position(LedgerId(first.ledger), EntryId(last))}"

@@ -53,7 +53,7 @@ class ReadingProcess:
     """The reading process: start it, run jobs, restart it. Call all methods in one event loop.
 
     Args:
-        root: The root's path.
+        root: The root's directory or URL.
         max_message_size_bytes: The broker's `maxMessageSize`; a slab can hold an entry of that size.
         slabs: Number of slabs of shared memory.
     """
@@ -82,7 +82,7 @@ class ReadingProcess:
 
     @property
     def requests(self) -> meter.Counts:
-        """Numbers of requests to object stores, including those of processes that have died."""
+        """The numbers of requests to object stores by kind, including those of processes that have died."""
         return meter.counts_in(self._requests)
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class ReadingProcess:
             log.debug("A job waits for the next reading process: %s", error)
 
     def _receive_outcomes(self) -> None:
-        """Receive outcomes from the process."""
+        """Receive the outcomes that are in the pipe, and pass them to the callers of `run_job`."""
         assert self._pipe is not None
         try:
             while self._pipe.poll():
@@ -186,7 +186,7 @@ class ReadingProcess:
 
 
 def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
-    """Split the shared memory into slabs."""
+    """Split the shared memory into slabs of equal size, and return a view of each."""
     view = memory.create_memoryview()
     size = len(view) // slabs
     return [view[number * size : (number + 1) * size] for number in range(slabs)]

@@ -51,7 +51,7 @@ class Reads(Protocol):
     def read_in_memory(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Return entries from memory; none if the first entry is not in memory."""
+        """Return entries of the ranges from memory, in order; none if the first entry is not in memory."""
 
     async def read(
         self, part: TopicPart, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
@@ -63,8 +63,8 @@ class EntryReader:
     """A reader of entries of any topics. Call all methods in one event loop.
 
     Args:
-        root: The root.
-        cache: The newest acknowledged entries; the publish path adds them.
+        root: The open root.
+        cache: The cache of the newest acknowledged entries, to which the publish path adds them.
         max_message_size_bytes: The broker's `maxMessageSize`.
     """
 
@@ -78,12 +78,12 @@ class EntryReader:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that reads entries that are not in memory."""
+        """The id of the process that reads entries that are not in memory; None while none runs."""
         return self._process.pid
 
     @property
     def requests(self) -> Counts:
-        """Numbers of requests that the reading process has sent to object stores."""
+        """The numbers of requests by kind that the reading process has sent to object stores."""
         return self._process.requests
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class EntryReader:
         self._process.start()
 
     async def close(self) -> None:
-        """Stop the process; running reads fail."""
+        """Stop the reading process; running reads fail."""
         await self._ahead.close()
         await self._process.stop()
 
@@ -104,7 +104,7 @@ class EntryReader:
     def read_in_memory_from(
         self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Return entries as `read_in_memory`, from a log or a compacted ledger."""
+        """Return entries as `read_in_memory`, from a topic's log or a compacted ledger."""
         entries = self._in_memory(source, ranges, ReadLimits(max_entries, max_bytes))
         if entries:
             self.hits += len(entries)
@@ -118,14 +118,14 @@ class EntryReader:
 
         Args:
             part: The topic.
-            ranges: Entries that its chain shows as readable.
+            ranges: The entries, which must be readable according to the topic's chain.
             max_entries: Maximum number of entries.
             max_bytes: Maximum number of bytes; the first entry is returned even if it is larger.
 
         Raises:
             DataLossError: the first entry is in no segment and in no journal file.
-            CorruptSegmentError, CorruptJournalError: no good copy of it is left.
-            UnbuildableEntryError: it cannot be rebuilt within `maxMessageSize`.
+            CorruptSegmentError, CorruptJournalError: no good copy of the first entry is left.
+            UnbuildableEntryError: the first entry cannot be rebuilt within `maxMessageSize`.
             MetadataError, StorageError: the root cannot be read.
         """
         return await self.read_from(EntrySource(part), ranges, max_entries, max_bytes)
@@ -133,10 +133,10 @@ class EntryReader:
     async def read_from(
         self, source: EntrySource, ranges: Sequence[EntryRange], max_entries: int, max_bytes: int
     ) -> list[StoredEntry]:
-        """Return entries as `read`, from a log or a compacted ledger.
+        """Return entries as `read`, from a topic's log or a compacted ledger.
 
         Raises:
-            SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago.
+            SegmentGoneError, MetadataError: the compacted ledger was replaced a while ago, and is deleted.
         """
         if entries := self.read_in_memory_from(source, ranges, max_entries, max_bytes):
             return entries
@@ -160,7 +160,7 @@ class EntryReader:
 
         Args:
             part: The topic.
-            chain: Its ledgers.
+            chain: The topic's chain of ledgers.
             entries: The reader of the entries; None to read the topic's log, without a compacted ledger.
 
         Raises:
@@ -188,7 +188,7 @@ class EntryReader:
         return None
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the first entry published at `publish_ms` (since 1970) or later; the chain's end if there is none.
+        """Return the position of the first entry published at `publish_ms` (since 1970) or later; else the chain's end.
 
         Raises:
             DataLossError, StorageError, MetadataError: an entry or the metadata cannot be read.
@@ -196,7 +196,7 @@ class EntryReader:
         return await self.position_in(EntrySource(part), chain, publish_ms)
 
     async def position_in(self, source: EntrySource, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return a position as `position_at`, in a log or in a compacted ledger and the log after it."""
+        """Return a position as `position_at`, in a topic's log, or in a compacted ledger and the log after it."""
         start, lane = chain.start, Lane.JOURNALS
         while True:
             outcome, _ = await self._process.run_job(
@@ -213,8 +213,8 @@ class EntryReader:
 
         Args:
             part: The topic.
-            first: The entry.
-            end: The entry id after the last entry that the read wanted of this ledger.
+            first: The position of the unreadable entry.
+            end: The entry id after the last entry that the read requested of this ledger.
             error: The error of the read.
 
         Raises:
@@ -230,7 +230,7 @@ class EntryReader:
         return await asyncio.to_thread(report_loss)
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
-        """Return the ranges' entries up to the first that is not in memory, or up to the limits."""
+        """Return the ranges' entries up to the first one that is not in memory, or up to the limits."""
         get, take = self.cache.get, self._ahead.copy_entries
         is_log, source_id = source.compaction is None, source.id
         entries: list[StoredEntry] = []

@@ -31,12 +31,12 @@ class Run(NamedTuple):
 
 
 def slab_bytes(entries_bytes: int) -> int:
-    """Return the size of a slab that can hold this many bytes of entries."""
+    """Return the size in bytes of a slab that can hold `entries_bytes` of entries."""
     return _DATA_AT + entries_bytes
 
 
 class SlabWriter:
-    """A writer that fills a slab entry by entry."""
+    """A writer that fills a slab entry by entry; `size_bytes` is the size of the entries so far."""
 
     def __init__(self, slab: memoryview) -> None:
         self._slab = slab
@@ -51,7 +51,7 @@ class SlabWriter:
         return len(self._ends)
 
     def add(self, entry: StoredEntry) -> bool:
-        """Append an entry; return False if the slab has no room for it."""
+        """Append an entry and return True; return False if the slab has no room for it."""
         end = self.size_bytes + len(entry.data)
         if end > len(self._data) or len(self._ends) == MAX_ENTRIES:
             return False
@@ -68,14 +68,21 @@ class SlabWriter:
         return True
 
     def finish(self) -> tuple[Run, ...]:
-        """Write the ends of the entries, and return the runs in the slab."""
+        """Write the ends of the entries into the slab, and return its runs in the order in which they were added."""
         ends = self._ends.tobytes()
         self._slab[: len(ends)] = ends
         return tuple(self._runs)
 
 
 class Slab:
-    """The entries of a filled slab."""
+    """The entries of a filled slab.
+
+    Args:
+        slab: The memory.
+        runs: The entries, in the order in which they were written.
+        next_: Ledger and id of the next entry of the source; None for the entry after the last run.
+        ack_sets: `StoredEntry.ack_set` of compacted entries, by ledger and entry; None for none.
+    """
 
     __slots__ = ("_data", "_ends", "_runs", "_starts", "ack_sets", "next")
 
@@ -99,12 +106,12 @@ class Slab:
         self._runs.sort()
         self._starts = [run[:2] for run, _ in self._runs]
         self.next = next_ or (runs[-1].ledger, runs[-1].end)
-        """The position after the slab's last entry."""
+        """Ledger and id of the entry after the slab's last entry."""
 
     def copy_entries(self, ledger: int, first: int, end: int, max_bytes: int) -> list[bytes]:
-        """Return copies of entries from `first` up to `end` (exclusive); none if `first` is not in the slab.
+        """Return the bytes of each entry from `first` up to `end` (exclusive); none if `first` is not in the slab.
 
-        Stops at the end of a run, and at `max_bytes`; the first entry is returned even if it is larger.
+        Ends at the end of a run, and at `max_bytes`; the first entry is returned even if it is larger.
         """
         number_and_rest = self._number(ledger, first)
         if number_and_rest is None:
@@ -122,7 +129,10 @@ class Slab:
         return number_and_rest is not None and 2 * self._ends[number_and_rest[0]] >= self._ends[-1]
 
     def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
-        """Return an entry's index in the slab, and the length of its run from there; None if it is not in the slab."""
+        """Return an entry's index in the slab, and the number of entries in its run from this index on.
+
+        None if the entry is not in the slab.
+        """
         index = bisect_right(self._starts, (ledger, entry)) - 1
         if index < 0:
             return None

@@ -47,7 +47,14 @@ IDLE_S = 30.0
 
 
 def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
-    """Run the jobs of the pipe until the broker closes its end."""
+    """Run the jobs of the pipe until the broker closes its end of the pipe.
+
+    Args:
+        root: The root's directory or URL.
+        max_message_size_bytes: The broker's `maxMessageSize`.
+        slabs: The slabs of shared memory, by number.
+        jobs: The pipe, which receives jobs and sends outcomes.
+    """
     leave_signals_to_parent()
     gc.freeze()
     logs.configure_child()
@@ -131,7 +138,11 @@ class _Reads:
         self._used_s = time.monotonic()
 
     def fill(self, job: FillJob) -> tuple[Filled | Large, bytes | None]:
-        """Read entries into the job's slab (errors as `CatchUp.read`); return an entry larger than a slab as bytes."""
+        """Read entries into the job's slab (errors as `CatchUp.read`).
+
+        Returns:
+            The outcome, and the bytes of an entry that is larger than the slab; None for the bytes if none is.
+        """
         self._used_s = time.monotonic()
         first = job.ranges[0]
         with self._lock:

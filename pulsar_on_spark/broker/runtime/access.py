@@ -32,7 +32,11 @@ _HTTP_METHODS: Final = ("token", "basic", "tls")
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A challenge that a client must answer to authenticate (AUTH_CHALLENGE), as in SASL; tokens need none."""
+    """A challenge that a client must answer to authenticate (AUTH_CHALLENGE), as in SASL; tokens need none.
+
+    Attributes:
+        data: The bytes of the challenge, in the format of the authentication method.
+    """
 
     data: bytes
 
@@ -44,7 +48,7 @@ class Hello:
     Attributes:
         method: The authentication method (`auth_method_name`); "" if the client gives none.
         certificate: The client certificate that TLS has verified; None without one.
-        claimed: The client that a proxy speaks for.
+        claimed: The role and credentials of the client that a proxy speaks for; `NO_CLAIM` if it is not a proxy.
     """
 
     method: str
@@ -69,25 +73,29 @@ class Access(Protocol):
     """Authentication and authorization of clients."""
 
     def login(self, hello: Hello) -> Login:
-        """Begin the authentication of a client.
+        """Begin the authentication of a client, and return its state.
 
         Raises:
-            AccessDeniedError: it cannot be authenticated.
+            AccessDeniedError: the client cannot be authenticated.
         """
 
     async def authenticate_http(self, headers: Mapping[str, str], certificate: Certificate | None) -> Principal:
-        """Authenticate a request by its headers (names in lower case) and its connection's client certificate.
+        """Authenticate an HTTP request, and return the identity of its client.
+
+        Args:
+            headers: The request's headers, by names in lower case.
+            certificate: The client certificate that TLS has verified; None without one.
 
         Raises:
-            NotAuthenticatedError: its credentials are missing or invalid.
+            NotAuthenticatedError: the request's credentials are missing or invalid.
         """
 
     def decide(self, principal: Principal, operation: Operation, resource: Resource) -> Decision:
-        """Decide whether a client may do an operation."""
+        """Decide if a client may do an operation on a resource; a refusal has the reason."""
 
 
 def authorize(access: Access, principal: Principal, operation: Operation, resource: Resource) -> None:
-    """Require that a client may do an operation.
+    """Require that a client may do an operation on a resource.
 
     Raises:
         NotAuthorizedError: the client may not do it.
@@ -105,7 +113,7 @@ class OpenAccess(Access):
         return self
 
     async def step(self, data: bytes) -> Principal | Challenge:
-        """Accept any credentials."""
+        """Accept any credentials, and return the anonymous identity."""
         return ANONYMOUS
 
     @override
@@ -146,8 +154,8 @@ class AuthorizedAccess(AuthenticatedAccess):
 
     Args:
         authentication: The providers and their rules.
-        authorities: The rights that the broker's settings give.
-        views: The root's metadata.
+        authorities: The super users and other rules that the broker's settings give.
+        views: The views of the root's metadata.
     """
 
     def __init__(self, authentication: Authentication, authorities: Authorities, views: Views) -> None:
@@ -161,7 +169,13 @@ class AuthorizedAccess(AuthenticatedAccess):
 
 
 def grants_of(view: RecentView, authorities: Authorities, resource: Resource) -> Grants:
-    """Return the grants that decide about a resource: two look-ups in the view, and nothing is copied."""
+    """Return the grants that decide on a resource: two look-ups in the view, without copies.
+
+    Args:
+        view: The metadata, which contain tenants and permissions.
+        authorities: The super users and other rules that the broker's settings give.
+        resource: The tenant, namespace, topic or subscription.
+    """
     tenant = view.get(TenantRecord, resource.tenant)
     admins = () if tenant is None else tenant.admin_roles
     permissions = view.get(PermissionsRecord, resource.namespace)
@@ -179,11 +193,11 @@ def grants_of(view: RecentView, authorities: Authorities, resource: Resource) ->
 
 
 def access_of(settings: BrokerSettings, authentication: Authentication | None) -> Callable[[Views], Access]:
-    """Return a function that creates the access to a broker from the views of its root.
+    """Return a function that creates the broker's `Access` from the views of its root.
 
     Args:
         settings: The broker's settings.
-        authentication: Its authentication; None if that is off.
+        authentication: The broker's authentication; None if it is off.
 
     Raises:
         InvalidArgumentError: authorization is enabled without authentication.
@@ -197,7 +211,7 @@ def access_of(settings: BrokerSettings, authentication: Authentication | None) -
 
 
 def _authorities_of(settings: BrokerSettings) -> Authorities | None:
-    """Return the rights that a broker's settings give; None if there is no authorization.
+    """Return the super users and other rules that a broker's settings give; None if authorization is off.
 
     Raises:
         InvalidArgumentError: authorization is enabled without authentication.
@@ -220,7 +234,7 @@ class _Login(Login):
         self._authentication = authentication
         self._hello = hello
         self._connected_by: bytes | None = None
-        """The proxy's own credentials; a renewal by its client is checked together with them."""
+        """The proxy's own credentials, with which a renewal by its client is checked; None before a proxy's CONNECT."""
 
     @override
     async def step(self, data: bytes) -> Principal | Challenge:
@@ -240,7 +254,7 @@ def _require_valid(authentication: Authentication, principal: Principal) -> None
     """Require that credentials are not expired: TLS verifies a certificate only when its client connects.
 
     Raises:
-        NotAuthenticatedError: they are expired.
+        NotAuthenticatedError: the credentials are expired.
     """
     if principal.is_expired(time.time()):
         refusal = NotAuthenticatedError(Failure.EXPIRED, "the credentials are expired")
@@ -257,7 +271,7 @@ def http_evidence(
 
     Args:
         method: The method that the request names; None if it names none.
-        headers: Its headers, by names in lower case.
+        headers: The request's headers, by names in lower case.
         certificate: The client certificate that TLS has verified; None without one.
 
     Raises:

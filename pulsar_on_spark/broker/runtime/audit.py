@@ -9,10 +9,10 @@ from pulsar_on_spark.security.audit_log import Audit, AuditFile, AuditLogger, No
 
 
 def audit_of(settings: BrokerSettings) -> Audit:
-    """Return the audit of a broker: in a file if one is set, else in the log if it authenticates clients, else none.
+    """Create a broker's audit: in `audit_log_file` if it is set, else in the log if authentication is on, else none.
 
     Raises:
-        InvalidArgumentError: the file cannot be written.
+        InvalidArgumentError: the audit file cannot be written.
     """
     if settings.audit_log_file:
         return Audit(AuditFile(Path(settings.audit_log_file)))

@@ -29,7 +29,7 @@ _BASIC: Final = "Setting basic_auth_conf"
 
 
 def authentication_of(settings: BrokerSettings) -> Authentication | None:
-    """Return the authentication of a broker; None if it is off.
+    """Create the authentication that a broker's settings choose; None if `authentication_enabled` is false.
 
     Raises:
         InvalidArgumentError: settings are missing, invalid or contradict each other.
@@ -194,5 +194,8 @@ class _UsersFile:
                 self._users = Users.parse(read_given(self._given, _BASIC, secret=True), _BASIC)
                 log.info("The file of basic_auth_conf was replaced, and its users are in use.")
             except (PulsarpyError, OSError) as error:
-                log.error("The file of basic_auth_conf was replaced and cannot be used: %s", error)
+                log.error(
+                    "The file of basic_auth_conf was replaced and cannot be used, so the former users stay in use: %s",
+                    error,
+                )
         return self._users

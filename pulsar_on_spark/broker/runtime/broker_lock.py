@@ -34,7 +34,7 @@ _PROBED_S: Final = 0.5
 
 
 def lock_file(broker: str) -> str:
-    """Return the name of a broker's lock file."""
+    """Return the name of a broker's lock file, in the root's folder; `broker` is the broker's id."""
     return f"broker-{broker.replace('/', '_')}.lock"
 
 
@@ -43,16 +43,21 @@ class Lock(Protocol):
 
     @property
     def former(self) -> Sequence[IncarnationId]:
-        """The incarnations of the previous holder of this lock, which is dead."""
+        """The incarnations of the previous holder of this lock, which is dead; empty if there was none."""
 
     def note(self, incarnations: Iterable[IncarnationId], url: str) -> None:
-        """Publish which incarnations live as long as this lock."""
+        """Publish the broker's incarnations, which live as long as this lock.
+
+        Args:
+            incarnations: The ids of the broker's incarnations.
+            url: The broker's URL, for the error of another broker.
+        """
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, so that another broker can acquire it."""
 
     def dead_others(self) -> Mapping[OtherLock, Sequence[IncarnationId]]:
-        """Return the lock files of brokers that are dead for certain, with their incarnations."""
+        """Return the lock files of brokers that are dead for certain, each with the broker's incarnations."""
 
 
 class NoLock(Lock):
@@ -80,18 +85,18 @@ class BrokerLock:
     """The lock of a broker, held until `release` or the end of the process; child processes do not inherit it.
 
     Attributes:
-        former: The incarnations that the previous holder noted.
+        former: The incarnations of the previous holder of this lock, which is dead; empty if there was none.
     """
 
     def __init__(self, root: RootPlace, file: Path) -> None:
         """Acquire the lock.
 
         Args:
-            root: The root, for the error.
-            file: The lock file.
+            root: The root's directory or URL, for the error.
+            file: The lock file, which is created if it is missing.
 
         Raises:
-            BrokerRunningError: another broker holds it.
+            BrokerRunningError: another broker holds the lock.
             OSError: the file cannot be created or locked.
         """
         self._file = file
@@ -103,7 +108,7 @@ class BrokerLock:
         """Write the incarnations that live as long as this lock, without a sync: after a power cut, leases decide.
 
         Args:
-            incarnations: The broker's incarnations.
+            incarnations: The ids of the broker's incarnations.
             url: The broker's URL, for the error of another broker.
         """
         self._write(incarnations, f" at {url}")
@@ -114,15 +119,15 @@ class BrokerLock:
         os.ftruncate(self._descriptor, size)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, so that another broker can acquire it."""
         os.close(self._descriptor)
 
     def others(self) -> list[OtherLock]:
-        """Return the lock files of other brokers in the same folder."""
+        """Return the lock files of other brokers in the same folder, sorted by name."""
         return [OtherLock(file) for file in sorted(self._file.parent.glob(_ALL)) if file != self._file]
 
     def dead_others(self) -> dict[OtherLock, list[IncarnationId]]:
-        """Return the lock files of brokers that are dead for certain, with their incarnations."""
+        """Return the lock files of brokers that are dead for certain, each with the broker's incarnations."""
         probed = ((lock, lock.dead()) for lock in self.others())
         return {lock: dead for lock, dead in probed if dead is not None}
 
@@ -132,15 +137,15 @@ class OtherLock:
     """The lock file of another broker.
 
     Attributes:
-        file: The file.
+        file: The path of the lock file.
     """
 
     file: Path
 
     def dead(self) -> list[IncarnationId] | None:
-        """Return the incarnations of the broker if it is dead for certain, else None.
+        """Return the broker's incarnations if the broker is dead for certain, else None.
 
-        The answer is None if the broker lives, its file is gone, or the file names another boot.
+        None means that the broker lives, the file was deleted, or the file names another boot of the host.
 
         Raises:
             OSError: the file cannot be read.
@@ -164,7 +169,7 @@ class OtherLock:
 
     @contextmanager
     def _probed(self) -> Iterator[int | None]:
-        """Hold the lock for a moment; None if that is impossible, because its broker lives or the file is gone."""
+        """Hold the lock in a context that gets the file's descriptor, or None if the broker lives or has no file."""
         try:
             descriptor = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -201,7 +206,7 @@ def _locked(root: RootPlace, file: Path) -> int:
 
 
 def _is_same(descriptor: int, file: Path) -> bool:
-    """True if the descriptor's file still has its name."""
+    """True if the open file still has this path: no other broker has removed or replaced it."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), file.stat())
     return False
@@ -212,9 +217,9 @@ class _Noted:
     """The content of a lock file.
 
     Attributes:
-        incarnations: The incarnations of its broker.
-        holder: A clause about its process, for an error; "" for none.
-        boot: The boot of its host; "" for none.
+        incarnations: The ids of the incarnations of the broker that wrote the file.
+        holder: A clause about the broker's process, for an error; "" if the file names none.
+        boot: The id of the host's boot in which the file was written; "" if the file names none.
     """
 
     incarnations: list[IncarnationId]

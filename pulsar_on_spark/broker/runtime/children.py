@@ -28,7 +28,7 @@ async def run_child(command: Sequence[str], *, error_bytes: int = 0) -> tuple[in
             program share this process's standard error.
 
     Returns:
-        The exit code, and the end of standard error.
+        The exit code, and the last bytes of standard error.
 
     Raises:
         OSError: the program cannot be started.

@@ -17,7 +17,8 @@ from pulsar_on_spark.metadata.store import Change, MetadataStore
 
 T = TypeVar("T")
 Decide = Callable[[View, Cursors], tuple[Change | None, T]]
-"""A function of the metadata that returns a change (None for no change) and a result."""
+"""A function of the current metadata and cursor rows that returns the change to commit (None for no change) and a
+result for its caller."""
 
 MAX_GROUP: Final = 256
 """Maximum number of requests per round: each row of a commit lists all keys, so a commit's size grows quadratically."""
@@ -35,7 +36,7 @@ class _Asked(Generic[T]):
 
 
 class GroupedCommits:
-    """Group commit. Call all methods in one event loop; the commits run in threads, one at a time."""
+    """The group commit of a metadata store. Call all methods in one event loop; each commit runs in a thread."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -46,20 +47,20 @@ class GroupedCommits:
         """Append cursor rows durably.
 
         Raises:
-            MetadataError: the table could not be written; whether the rows are in it is unknown.
+            MetadataError: the table could not be written; it may or may not contain the rows.
         """
         await self._ask(rows, None)
 
     async def commit(self, decide: Decide[T], rows: Sequence[CursorRow] = ()) -> T:
-        """Append rows durably, and then commit the change of records that `decide` returns.
+        """Append rows durably, commit the change of records that `decide` returns, and return its result.
 
         Args:
-            decide: Returns the change and a result; called in a thread, and called again after each conflict. Its
+            decide: Returns the change and the result; called in a thread, and called again after each conflict. Its
                 exceptions are raised here. The cursors that it gets are the durable rows, read after the view.
             rows: Cursor rows to append first.
 
         Raises:
-            MetadataError: the commit failed; whether it was made is unknown.
+            MetadataError: the commit failed; it may or may not have taken effect.
         """
         return await self._ask(rows, decide)  # type: ignore[return-value]
 

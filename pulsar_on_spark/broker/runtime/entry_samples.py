@@ -21,7 +21,7 @@ WRITE_LATENCY_BUCKETS: Final = (
     ("200", 0.2),
     ("1000", 1.0),
 )
-"""Pulsar's name of a bucket, in milliseconds, and its upper bound in seconds."""
+"""Each bucket's name in Pulsar, which is in milliseconds, and its upper bound in seconds."""
 ENTRY_SIZE_BUCKETS: Final = (
     ("128", 128),
     ("512", 512),
@@ -32,7 +32,7 @@ ENTRY_SIZE_BUCKETS: Final = (
     ("100_kb", 100 << 10),
     ("1_mb", 1 << 20),
 )
-"""Pulsar's name of a bucket, and its upper bound in bytes."""
+"""Each bucket's name in Pulsar, and its upper bound in bytes."""
 _LATENCY_BOUNDS: Final = [bound for _, bound in WRITE_LATENCY_BUCKETS]
 _SIZE_BOUNDS: Final = [bound for _, bound in ENTRY_SIZE_BUCKETS]
 
@@ -49,7 +49,7 @@ class EntrySamples:
         self.size_sum = 0
 
     def observe(self, seconds: float, size_bytes: int) -> None:
-        """Count an entry by its time from arrival to durability and by its size."""
+        """Count an entry in the bucket of its size and in that of `seconds`, its time from arrival to durability."""
         self.latencies[bisect_left(_LATENCY_BOUNDS, seconds)] += 1
         self.sizes[bisect_left(_SIZE_BOUNDS, size_bytes)] += 1
         self.latency_sum_s += seconds
@@ -57,7 +57,7 @@ class EntrySamples:
 
 
 def names() -> Iterator[str]:
-    """Yield Pulsar's metric names, in the order of `values`."""
+    """Yield the names of Pulsar's metrics of write latency and entry size, in the order of `values`."""
     for prefix, buckets in (
         ("pulsar_storage_write_latency", [name for name, _ in WRITE_LATENCY_BUCKETS]),
         ("pulsar_entry_size", [name for name, _ in ENTRY_SIZE_BUCKETS]),
@@ -67,6 +67,6 @@ def names() -> Iterator[str]:
 
 
 def values(samples: EntrySamples) -> list[float]:
-    """Return a topic's numbers in the order of `names`; the sum of latencies is in milliseconds, as in Pulsar."""
+    """Return the values of a topic's metrics in the order of `names`: counts, and sums in milliseconds and bytes."""
     count = sum(samples.sizes)
     return [*samples.latencies, samples.latency_sum_s * 1000, count, *samples.sizes, samples.size_sum, count]

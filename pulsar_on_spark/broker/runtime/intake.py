@@ -34,11 +34,11 @@ class Intake:
     """The back-pressure on one connection: the reasons to pause reading from it.
 
     Args:
-        transport: The connection.
+        transport: The transport of the client's connection.
         max_pending: Unacknowledged entries at which reading pauses, until half of them are acknowledged.
 
     Attributes:
-        heard_s: Time of the client's last data, or of the end of the last pause, on the loop's clock.
+        heard_s: Time of the client's last data, or of the end of the last pause, in seconds on the event loop's clock.
         is_full: True if too many of the connection's entries are not acknowledged yet.
     """
 

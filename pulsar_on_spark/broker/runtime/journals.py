@@ -39,10 +39,10 @@ class Journal:
     """A journal of a broker.
 
     Attributes:
-        incarnation: The writer of its entries.
-        sealing: Its sealing process.
-        topics: The loaded topics that use it.
-        used_s: Time of its last use, on the monotonic clock.
+        incarnation: The incarnation that writes the journal.
+        sealing: The process that seals the journal's entries in segments.
+        topics: The ids of the loaded topics that use the journal.
+        used_s: Time at which the journal was opened or last lost a topic, in seconds on the monotonic clock.
     """
 
     incarnation: Incarnation
@@ -60,8 +60,8 @@ class Journals:
     """All journals of a broker; iterating yields their incarnations. Call other methods in the broker's event loop.
 
     Args:
-        root: The root.
-        entry_sink: Receives the outcome of entries from all of them.
+        root: The open root.
+        entry_sink: Receives the outcomes of entries of all journals.
         on_ended: Called with the reason when a journal ends unexpectedly, which ends the broker.
         sealing: The policy of the sealing processes.
         roll_over: The limits at which a topic continues in a new ledger.
@@ -109,7 +109,7 @@ class Journals:
         return self._journals
 
     async def start(self, quorum: Quorum) -> None:
-        """Open the first journal (errors as `Incarnation.start`)."""
+        """Open the first journal, with the broker's default quorum (errors as `Incarnation.start`)."""
         await self._open(quorum)
 
     async def start_sealing(self) -> None:
@@ -121,7 +121,11 @@ class Journals:
     async def acquire_journal(self, topic_id: TopicId, quorum: Quorum | None) -> Incarnation:
         """Return the incarnation of a topic's journal, which the topic uses until `release_journal`; open it if needed.
 
-        The topic gets the journal that has its open ledger, else the journal of the quorum, or the first for None.
+        The topic gets the journal that has its open ledger, else the journal of the quorum.
+
+        Args:
+            topic_id: The topic.
+            quorum: The quorum that the topic's policies require; None for the broker's default.
 
         Raises:
             JournalUnavailableError: `MAX_JOURNALS` others are open.
@@ -136,7 +140,7 @@ class Journals:
             return journal.incarnation
 
     def release_journal(self, topic_id: TopicId) -> None:
-        """Note that a topic no longer uses its journal."""
+        """Note that a topic no longer uses its journal; do nothing if it uses none."""
         for journal in self._journals:
             if topic_id in journal.topics:
                 journal.topics.discard(topic_id)
@@ -174,7 +178,7 @@ class Journals:
     # -- background work -----------------------------------------------------------------------------------------------
 
     def look_at_sealing(self) -> bool:
-        """Drop trimmed files from the journals; return True if a sealing process is too far behind."""
+        """Drop deleted files from the journals' state; return True if a journal has too many unsealed bytes."""
         for journal in self._journals:
             journal.incarnation.forget_trimmed_frames(journal.sealing.deleted_before)
         return any(journal.sealing.is_over_lag_limit() for journal in self._journals)
@@ -189,7 +193,7 @@ class Journals:
         """Close the journals that no topic has used for `CLOSE_UNUSED_S`.
 
         Args:
-            now_s: The time on the monotonic clock.
+            now_s: The current time in seconds, on the monotonic clock.
         """
         async with self._opening:
             for journal in self.others:
@@ -212,7 +216,7 @@ class Journals:
         await self.first.incarnation.stop()
 
     async def stop_sealing(self) -> None:
-        """Stop the sealing processes."""
+        """Stop the sealing processes of all journals."""
         for journal in self._journals:
             await asyncio.to_thread(journal.sealing.stop)
 

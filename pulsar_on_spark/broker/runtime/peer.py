@@ -25,7 +25,7 @@ class Peer(Hashable, Protocol):
     Attributes:
         address: The client's address, `host:port`.
         client_version: The client's name and version, such as `Pulsar-CPP-v4.2.0` or `Pulsar-Java-v4.2.4`.
-        protocol_version: The lower one of both ends' protocol versions.
+        protocol_version: The lower of the client's and the broker's protocol versions.
         principal: The client's identity; None before it is authenticated, when it has no producers, consumers or
             watchers yet.
         is_closed: True if the connection has ended: written data is dropped.
@@ -43,7 +43,7 @@ class Peer(Hashable, Protocol):
         """Send data; all data written in one turn of the event loop is sent together."""
 
     async def is_alive(self) -> bool:
-        """Ping the client; if it does not respond within 5 s, close the connection and return False."""
+        """Ping the client, and return True if it responds within 5 s; else close the connection and return False."""
 
     def pending_changed(self, entries: int) -> None:
         """Change the number of the client's unacknowledged entries by `entries`."""

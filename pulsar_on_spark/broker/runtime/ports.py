@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PortNumbers(NamedTuple):
-    """The port numbers of a broker, and hints for clients that connect to the wrong port."""
+    """The port numbers of a broker, None for a port that it does not have, and hints for clients at the wrong port."""
 
     binary: int | None
     binary_tls: int | None
@@ -27,22 +27,22 @@ class PortNumbers(NamedTuple):
 
     @property
     def use_binary_tls(self) -> str:
-        """The remedy for a Pulsar client with TLS at the port without TLS."""
+        """A clause that names the right port, for the log line of a Pulsar client with TLS at the port without TLS."""
         return _with_tls(self.binary_tls, "broker_service_port_tls")
 
     @property
     def use_web_tls(self) -> str:
-        """The remedy for an HTTPS client at the port of HTTP."""
+        """A clause that names the right port, for the log line of an HTTPS client at the port of HTTP."""
         return _with_tls(self.web_tls, "web_service_port_tls")
 
     @property
     def use_binary(self) -> str:
-        """The remedy for a Pulsar client without TLS at the port with TLS."""
+        """A clause that names the right port, for the log line of a Pulsar client without TLS at the port with TLS."""
         return _without_tls(self.binary)
 
     @property
     def use_web(self) -> str:
-        """The remedy for an HTTP client at the port of HTTPS."""
+        """A clause that names the right port, for the log line of an HTTP client at the port of HTTPS."""
         return _without_tls(self.web)
 
 
@@ -59,10 +59,10 @@ class Ports:
     """The bound sockets of a broker; None for a port that it does not have.
 
     Attributes:
-        binary: For Pulsar's clients.
-        binary_tls: The same with TLS.
-        web: For HTTP.
-        web_tls: For HTTPS.
+        binary: The socket for Pulsar's clients.
+        binary_tls: The socket for Pulsar's clients with TLS.
+        web: The socket for HTTP.
+        web_tls: The socket for HTTPS.
     """
 
     binary: socket.socket | None
@@ -71,12 +71,12 @@ class Ports:
     web_tls: socket.socket | None
 
     def dup(self) -> Ports:
-        """Duplicate the sockets, for servers that close theirs."""
+        """Return duplicates of the sockets, for servers that close their sockets."""
         return Ports(*(None if listening is None else listening.dup() for listening in self._all))
 
     @property
     def numbers(self) -> PortNumbers:
-        """The port numbers."""
+        """The numbers of the bound ports."""
         return PortNumbers(*(None if listening is None else int(listening.getsockname()[1]) for listening in self._all))
 
     @property
@@ -86,7 +86,7 @@ class Ports:
 
 @contextmanager
 def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
-    """Bind the ports of the settings, and close these sockets at the end.
+    """Return a context that binds the ports of the settings, and closes these sockets at its end.
 
     Raises:
         InvalidArgumentError: a port is in use or may not be bound, or there is no port for clients or for HTTP.
@@ -111,7 +111,7 @@ def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
 
 
 def listeners_of(settings: BrokerSettings, ports: Ports) -> Listeners:
-    """Return the URLs of a broker with these ports.
+    """Return the URLs by which clients reach a broker with these ports, for each listener.
 
     Raises:
         InvalidArgumentError: the settings of advertised listeners contradict each other.
@@ -190,10 +190,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def listen(address: str, port: int, option: str) -> socket.socket:
-    """Bind a port, so that a server can listen on it later.
+    """Bind a port, and return its socket, on which a server can listen later.
 
     Args:
-        address: The address.
+        address: The IPv4 or IPv6 address, or the host name.
         port: The port; 0 for any free one.
         option: The option or setting by which an operator chooses another port, for the error.
 

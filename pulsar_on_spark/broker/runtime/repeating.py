@@ -16,7 +16,7 @@ async def every(interval_s: float, work: Callable[[], Awaitable[None]], complain
 
     Args:
         interval_s: Seconds from the end of one run to the next.
-        work: The work.
+        work: The function that does the work once.
         complaint: The log message of a failure, a sentence without a full stop: the reason is appended.
     """
     while True:

@@ -33,7 +33,7 @@ class ServerRefusalError(PulsarpyError):
 
     Args:
         code: Pulsar's error code.
-        reason: One sentence.
+        reason: The sentence that the client gets.
     """
 
     def __init__(self, code: ServerError, reason: str) -> None:
@@ -63,7 +63,7 @@ _CODES: Final[tuple[tuple[type[PulsarpyError], ServerError], ...]] = (
 
 
 def code_of(error: Exception) -> ServerError:
-    """Return Pulsar's code for an error."""
+    """Return Pulsar's code for an error; UnknownError for an error without a code of its own."""
     if isinstance(error, ServerRefusalError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ServerError.UnknownError)

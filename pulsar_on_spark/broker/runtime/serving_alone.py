@@ -31,13 +31,13 @@ _MIB: Final = 1 << 20
 
 
 def lock_broker(root: Root, broker: str) -> Lock:
-    """Acquire the lock of a broker.
+    """Acquire and return the lock of a broker.
 
     If the journal is on a host's disks and the root on an object store, this takes as long as a lease lasts, unless the
     other brokers have ended cleanly.
 
     Args:
-        root: The root.
+        root: The open root.
         broker: The broker's id.
 
     Raises:
@@ -60,7 +60,7 @@ def lock_broker(root: Root, broker: str) -> Lock:
 
 
 def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
-    """Return the policy by which a broker's entries are sealed."""
+    """Return the policy of a broker's sealing processes: limits of the lag and of entries' age, and check interval."""
     is_hybrid = not isinstance(root.place, Path) and isinstance(_journal_path(root), LocalPath)
     default_s = SEAL_FOR_OTHER_HOSTS_WITHIN_S if is_hybrid else SEAL_WITHIN_S
     return SealingPolicy(
@@ -71,7 +71,7 @@ def sealing_policy(root: Root, settings: BrokerSettings) -> SealingPolicy:
 
 
 def journal_limits(settings: BrokerSettings) -> JournalLimits:
-    """Return the bounds of a journal."""
+    """Return the limits of each journal: the interval, size and number of objects that it writes on an object store."""
     commits = CommitPolicy(
         settings.journal_object_interval_ms / 1000,
         settings.journal_object_max_mb * _MIB,

@@ -379,9 +379,9 @@ def load(
     """Load the settings from all sources.
 
     Args:
-        file: A TOML file.
+        file: A TOML file; None for none.
         environment: Environment variables; those that are not settings are ignored.
-        flags: Settings of the command line; None counts as not set.
+        flags: Settings of the command line by name, where the value None counts as not set; None for no flags.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or a setting is unknown or invalid.

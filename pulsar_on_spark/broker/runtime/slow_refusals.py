@@ -13,7 +13,7 @@ class SlowRefusals:
     """The delay of refusals of clients that failed to authenticate, in Pulsar's protocol and HTTP together.
 
     Args:
-        audit: Notes the clients whose refusals wait.
+        audit: The audit, which notes the clients whose refusals wait.
     """
 
     def __init__(self, audit: Audit) -> None:
@@ -22,10 +22,10 @@ class SlowRefusals:
         self._waiting = 0
 
     async def turn(self, address: str) -> bool:
-        """Wait until a client may be answered; return False if it must get no answer, because too many clients wait.
+        """Wait until a client may get its refusal, and return True; return False if too many clients wait for theirs.
 
         Args:
-            address: Its address, with a port.
+            address: The client's address, `host:port`.
         """
         failures = self._failures.note(source_of(host_of(address)), asyncio.get_running_loop().time())
         if failures <= FREE_FAILURES:

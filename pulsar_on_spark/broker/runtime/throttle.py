@@ -30,7 +30,7 @@ class Throttle:
         self.set_rate(messages, size_bytes, period_s)
 
     def set_rate(self, messages: int, size_bytes: int, period_s: float = 1.0) -> None:
-        """Apply new limits per period; a change cancels debts."""
+        """Apply new limits of messages and bytes per period, -1 or 0 for no limit; a change cancels debts."""
         limits = (float(max(messages, 0)), float(max(size_bytes, 0)))
         if (limits, period_s) != (self._limits, self._period_s):
             self._limits, self._period_s = limits, period_s
@@ -38,7 +38,13 @@ class Throttle:
             self._left = list(limits)
 
     def spend_tokens(self, now_s: float, messages: int, size_bytes: int) -> float:
-        """Spend tokens on messages that have passed, and return the seconds that the next messages must wait."""
+        """Spend tokens on messages that have passed, and return the seconds that the next messages must wait.
+
+        Args:
+            now_s: The current time, in seconds on the caller's clock.
+            messages: Number of messages.
+            size_bytes: Bytes of the messages.
+        """
         if self.is_unlimited:
             return 0.0
         self._fill(now_s)
@@ -47,7 +53,7 @@ class Throttle:
         return self._wait_s()
 
     def give(self, now_s: float, messages: int, size_bytes: int) -> None:
-        """Add tokens, even beyond the limits; those that are not used expire at the end of the period."""
+        """Add tokens for messages and bytes, even beyond the limits; unused ones expire at the end of the period."""
         if self.is_unlimited:
             return
         self._fill(now_s)
@@ -58,7 +64,7 @@ class Throttle:
             self._left[kind] += given
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds that the next messages must wait."""
+        """Return the seconds that the next messages must wait from `now_s` on; 0 if they may pass."""
         if self.is_unlimited:
             return 0.0
         self._fill(now_s)

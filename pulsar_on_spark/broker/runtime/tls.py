@@ -21,7 +21,7 @@ _WARN_EVERY_S: Final = 86_400
 
 
 def server_tls(settings: BrokerSettings) -> ServerTls | None:
-    """Return the TLS settings; None if no port has TLS.
+    """Return the files and rules of TLS that a broker's settings choose; None if no port has TLS.
 
     Raises:
         InvalidArgumentError: settings are missing or contradict each other.
@@ -88,16 +88,16 @@ class BrokerTls:
 
     @property
     def warning(self) -> str | None:
-        """A warning of one sentence if the certificate is not valid now or expires soon; else None."""
+        """The warning that the certificate is not valid now or expires soon, one sentence; else None."""
         return self._loaded.warning(time.time())
 
     def start(self) -> None:
-        """Begin to check the files."""
+        """Begin to check periodically if the files were replaced."""
         what = "The TLS files could not be checked and are checked again soon"
         self._checking = asyncio.create_task(every(self._check_s, self.check, what), name="TLS files")
 
     async def stop(self) -> None:
-        """Stop checking."""
+        """Stop checking the files."""
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)

@@ -23,7 +23,7 @@ HANDSHAKES_PER_S: Final = 200
 BURST: Final = 50
 """Maximum number of handshakes that a port begins at once after a pause."""
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""Time in which a client must receive its remaining data and answer the end of the connection."""
+"""Time in which a client must receive its remaining data and answer the end of the connection, in seconds."""
 TLS_HANDSHAKE: Final = b"\x16\x03"
 """The first bytes of a client with TLS."""
 _BACKLOG: Final = 1024
@@ -38,8 +38,8 @@ class HandshakePace:
     """A pacer that decides when the next handshake may begin. Pure: the caller has the clock.
 
     Args:
-        per_s: Handshakes a second.
-        burst: Handshakes at once after a pause.
+        per_s: Number of handshakes per second.
+        burst: Number of handshakes that may begin at once after a pause.
     """
 
     def __init__(self, per_s: float, burst: int) -> None:
@@ -48,19 +48,19 @@ class HandshakePace:
         self._next_s = 0.0
 
     def begin(self, now_s: float) -> float:
-        """Count a handshake, and return the seconds to wait before it begins."""
+        """Count a handshake, and return the seconds to wait from `now_s` on before it begins."""
         begins_s = max(self._next_s, now_s - self._slack_s)
         self._next_s = begins_s + self._interval_s
         return max(0.0, begins_s - now_s)
 
 
 class TlsListener:
-    """A port with TLS.
+    """The server socket of a port with TLS, which accepts clients and does their handshakes.
 
     Args:
-        tls: The broker's TLS.
+        tls: The TLS context of the broker.
         remedy: The remedy for clients without TLS, such as "the port without TLS is 6650".
-        handshake_timeout_s: Time in which a handshake must be over.
+        handshake_timeout_s: Time in which a handshake must be over, in seconds.
     """
 
     def __init__(self, tls: BrokerTls, remedy: str, handshake_timeout_s: float) -> None:
@@ -73,7 +73,12 @@ class TlsListener:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def start(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Accept clients on a bound socket, which is closed in the end."""
+        """Accept clients on a bound socket, which is closed by `stop`.
+
+        Args:
+            listening: The bound socket.
+            protocol: Creates the protocol of a new connection.
+        """
         self._name = f"port {listening.getsockname()[1]}"
         listening.setblocking(False)
         listening.listen(_BACKLOG)
@@ -123,7 +128,7 @@ class TlsListener:
             self._refuse(client, address, f"it took longer than {self._timeout_s:g} s")
         except OSError as error:
             client.close()
-            log.debug("%s left during its handshake at %s: %s", address, self._name, error)
+            log.debug("The client %s disconnected during its handshake at %s: %s", address, self._name, error)
         except Exception:
             client.close()
             log.exception("The connection of %s at %s failed because of a bug in the broker.", address, self._name)

@@ -26,7 +26,7 @@ class WorkStatus:
     """The state of the work on a topic, in Pulsar's terms (`LongRunningProcessStatus`).
 
     Attributes:
-        status: NOT_RUN since this broker's start, RUNNING, or the last outcome.
+        status: NOT_RUN if no work was done since this broker's start, RUNNING, or the last outcome.
         last_error: The reason of ERROR; "" for other states.
     """
 
@@ -35,13 +35,13 @@ class WorkStatus:
 
     @classmethod
     def of_all(cls, parts: Iterable[WorkStatus]) -> WorkStatus:
-        """Return the most critical status of a topic's partitions."""
+        """Return the status of a topic from those of its partitions: RUNNING or ERROR if any of them has it."""
         order = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
         return min(parts, key=lambda part: order.index(part.status), default=cls())
 
 
 class TopicWork:
-    """The work of one kind. Call all methods in the broker's event loop.
+    """The work of one kind on all topics. Call all methods in the broker's event loop.
 
     Args:
         kind: The kind in one word, for errors, such as "compaction".
@@ -61,11 +61,11 @@ class TopicWork:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def status(self, topic: TopicName) -> WorkStatus:
-        """Return the state of the work on a topic or partition."""
+        """Return the state of the work on a topic or partition; NOT_RUN if there was none."""
         return WorkStatus("RUNNING") if self.is_running(topic) else self._known.get(topic, WorkStatus())
 
     def is_running(self, topic: TopicName) -> bool:
-        """Return True while work on the topic runs or waits."""
+        """Return True while work on the topic runs or waits for its turn."""
         return topic in self._running
 
     def begin(self, topic: TopicName, work: Callable[[], Awaitable[str | None]]) -> None:
@@ -86,7 +86,7 @@ class TopicWork:
         task.add_done_callback(lambda _: self._running.pop(topic, None))
 
     async def _run(self, topic: TopicName, work: Callable[[], Awaitable[str | None]]) -> None:
-        outcome = WorkStatus("ERROR", "The broker was stopped meanwhile.")
+        outcome = WorkStatus("ERROR", f"The {self._kind} was stopped together with the broker: request it again.")
         try:
             async with self._turn:
                 error = await work()
@@ -100,7 +100,7 @@ class TopicWork:
 
 
 def remember(outcomes: dict[TopicName, _T], topic: TopicName, last: _T) -> None:
-    """Store a topic's last outcome, evicting the oldest one above the limit."""
+    """Store a topic's last outcome in `outcomes`, and remove the oldest outcome above the limit of topics."""
     outcomes.pop(topic, None)
     outcomes[topic] = last
     if len(outcomes) > _MAX_KNOWN:

@@ -19,11 +19,11 @@ class Unchanged(Generic[K, S]):
         """Record a scan. A key that is missing from `states` starts over when it reappears.
 
         Args:
-            now_s: The time; it never goes back.
-            states: The state of each key.
+            now_s: The time of the scan, in seconds on a clock that never goes back.
+            states: The current state of each key.
 
         Returns:
-            Seconds for which each key has had its state, as far as scans show: 0 for new and changed ones.
+            Seconds for which each key has had its state at all scans: 0 for keys that are new or have changed.
         """
         before, self._since = self._since, {}
         for key, state in states.items():

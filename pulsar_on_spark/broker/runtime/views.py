@@ -12,7 +12,7 @@ class Views:
     """The metadata of a root, for one event loop.
 
     Args:
-        root: The root.
+        root: The open root.
     """
 
     def __init__(self, root: RootHandle) -> None:
@@ -31,7 +31,7 @@ class Views:
         """Return a view that is at least as new as this call; calls during a read share the next one.
 
         Raises:
-            MetadataError: it cannot be read.
+            MetadataError: the metadata cannot be read.
         """
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()

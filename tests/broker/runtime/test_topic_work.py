@@ -56,7 +56,8 @@ def test_the_end_of_the_broker_ends_what_runs_and_what_waits() -> None:
         work.begin(B, _forever)
         await asyncio.sleep(0)
         await work.stop()
-        assert {work.status(topic) for topic in (A, B)} == {WorkStatus("ERROR", "The broker was stopped meanwhile.")}
+        reason = "The offload was stopped together with the broker: request it again."
+        assert {work.status(topic) for topic in (A, B)} == {WorkStatus("ERROR", reason)}
         assert not work.is_running(A)
 
     asyncio.run(scenario())
