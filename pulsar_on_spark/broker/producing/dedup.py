@@ -41,27 +41,31 @@ _ENTRY_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Another cluster, as the sender of the entries that its replicator sends."""
+    """Another cluster, as the sender of the entries that its replicator sends.
+
+    Attributes:
+        cluster: The cluster's name.
+    """
 
     cluster: str
 
 
 Sender = str | Source
-"""A producer's name, or another cluster."""
+"""The key of deduplication: a producer's name, or another cluster whose replicator sends entries."""
 
 
 def position_number(ledger: int, entry: int) -> int:
-    """Return the sequence id of a source's entry, which grows as (ledger, entry) grows."""
+    """Return the sequence id of an entry from its position in the source; it grows as (ledger, entry) grows."""
     return ledger << _ENTRY_BITS | entry
 
 
 def position_of(number: int) -> tuple[int, int]:
-    """Return the ledger and entry from which `position_number` made a number."""
+    """Return the ledger and entry from which `position_number` made the number."""
     return number >> _ENTRY_BITS, number & ((1 << _ENTRY_BITS) - 1)
 
 
 class Verdict(Enum):
-    """The decision about a message, a batch or a chunk; see the module."""
+    """The decision on a message, a batch or a chunk; see the module."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -101,9 +105,11 @@ class DedupLimits:
 
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
-    """The last persisted sequence id of each sender. It covers all entries before `position`, where the replay begins.
+    """The last persisted sequence id of each sender.
 
-    It may cover stored entries at and after the position, too.
+    Attributes:
+        position: The next entry to replay: the snapshot covers all entries before it, and maybe some after it.
+        sequence_ids: The last persisted sequence id of each sender.
     """
 
     position: Position
@@ -121,8 +127,8 @@ class Deduplication:
 
     Args:
         snapshot: The newest stored snapshot.
-        now_ms: The caller's monotonic clock, in milliseconds.
-        limits: Bounds of the state.
+        now_ms: The current time of the caller's monotonic clock, in milliseconds.
+        limits: Bounds of the state; None for Pulsar's defaults.
     """
 
     def __init__(self, snapshot: DedupSnapshot, now_ms: int, limits: DedupLimits | None = None) -> None:
@@ -141,10 +147,10 @@ class Deduplication:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def check(self, sender: Sender, first: int, last: int) -> Verdict:
-        """Decide if a message must be stored.
+        """Decide if a message must be stored; the state does not change.
 
         Args:
-            sender: Its producer's name, or its source.
+            sender: The name of the message's producer, or its source.
             first: The sequence id of the message, or of a batch's first message.
             last: The sequence id of the message, or of a batch's last message.
         """
@@ -156,16 +162,16 @@ class Deduplication:
         return Verdict.UNDECIDED if sender in self._pushed else Verdict.OVERLAPPING
 
     def note_pushed(self, sender: Sender, last: int) -> None:
-        """Note that the journal accepted a message; of a chunked message, only the last chunk is noted."""
+        """Record that the journal accepted a message, `last` as in `check`; of a chunked message, the last chunk."""
         self._pushed[sender] = last
 
     def note_persisted(self, sender: Sender, last: int, following: Position) -> None:
-        """Note that a pushed message is stored.
+        """Record that a pushed message is stored.
 
         Args:
-            sender: Its producer's name, or its source.
-            last: As given to `note_pushed`.
-            following: The position after its entry.
+            sender: The name of the message's producer, or its source.
+            last: The sequence id that was given to `note_pushed`.
+            following: The position after the message's entry.
         """
         self._record(sender, last)
         if self._pushed.get(sender) == last:
@@ -173,17 +179,27 @@ class Deduplication:
         self.note_passed(following)
 
     def note_passed(self, following: Position) -> None:
-        """Note a stored entry without a sequence id to remember: a chunk that is not the last one, or a marker."""
+        """Record a stored entry without a sequence id to remember: a chunk that is not the last one, or a marker.
+
+        Args:
+            following: The position after the entry.
+        """
         self._position = max(self._position, following)
         self._entries += 1
 
     def replay(self, sender: Sender, last: int, following: Position) -> None:
-        """Apply a stored entry from the snapshot's position on, in any order; of a chunked message, the last chunk."""
+        """Apply a stored entry from the snapshot's position on, in any order; of a chunked message, the last chunk.
+
+        Args:
+            sender: The name of the entry's producer, or its source.
+            last: The sequence id of the entry's last message.
+            following: The position after the entry.
+        """
         self._record(sender, last)
         self.note_passed(following)
 
     def last_sequence_id(self, producer: str) -> int:
-        """Return the last persisted sequence id of a name for PRODUCER_SUCCESS; NO_SEQUENCE_ID if there is none."""
+        """Return the last persisted sequence id of a producer's name; NO_SEQUENCE_ID if none is remembered."""
         return self._persisted.get(producer, NO_SEQUENCE_ID)
 
     def _record(self, sender: Sender, last: int) -> None:
@@ -197,12 +213,12 @@ class Deduplication:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def producer_connected(self, producer: str) -> None:
-        """Note that a producer of this name is connected: its sequence id is not forgotten until it leaves."""
+        """Record that a producer of this name is connected: its sequence id is not forgotten until it disconnects."""
         self._connected[producer] = self._connected.get(producer, 0) + 1
         self._away.pop(producer, None)
 
     def producer_left(self, producer: str, now_ms: int) -> None:
-        """Note that a producer has left; if a successor has the same name, the name stays connected."""
+        """Record that a producer of this name is disconnected; the name counts as connected if another one has it."""
         left = self._connected.pop(producer) - 1
         if left:
             self._connected[producer] = left
@@ -211,12 +227,12 @@ class Deduplication:
             self._forget_surplus()
 
     def note_relayed(self, sender: Sender, now_ms: int) -> None:
-        """Note an entry that a replicator sent. If its sender is not connected, its inactivity is timed from now on."""
+        """Record that a replicator sent an entry. If its sender is not connected, it counts as inactive from now on."""
         if self._away.pop(sender, None) is not None:
             self._away[sender] = now_ms
 
     def forget_inactive(self, now_ms: int) -> None:
-        """Forget names whose producers have been away for too long; call it from time to time.
+        """Forget names whose producers have been disconnected for too long; call it from time to time.
 
         A source is not forgotten: it may be cut off for longer, and then repeats all entries without a receipt.
         """
@@ -231,7 +247,7 @@ class Deduplication:
             self._forget(oldest)
 
     def _longest_away(self, kind: type[Sender]) -> Sender | None:
-        """Return the longest absent sender of a kind; None if there is none.
+        """Return the sender of a kind that has been disconnected the longest; None if there is none.
 
         Senders with messages in flight are skipped: if they were forgotten, these messages could be stored twice.
         """
@@ -244,11 +260,11 @@ class Deduplication:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def save_every(self, interval_ms: int) -> None:
-        """Set the time between snapshots; 0 for no time limit."""
+        """Set the time between snapshots in milliseconds; 0 for no time limit."""
         self._snapshot_interval_ms = interval_ms
 
     def is_snapshot_due(self, now_ms: int) -> bool:
-        """True if a snapshot is due by the entries or the time since the last one; see `DedupLimits`."""
+        """Return True if a snapshot is due by the entries or the time since the last one; see `DedupLimits`."""
         waited = now_ms - self._snapshot_ms
         if not self._entries or waited < self._limits.snapshot_pause_ms:
             return False
@@ -260,6 +276,6 @@ class Deduplication:
         return DedupSnapshot(self._position, dict(self._persisted))
 
     def snapshot_begun(self, now_ms: int) -> None:
-        """Note that a snapshot was taken, and start the next interval. If it is not stored, a replay is longer."""
+        """Record that a snapshot was taken, and start the next interval. If it is not stored, a replay is longer."""
         self._entries = 0
         self._snapshot_ms = now_ms

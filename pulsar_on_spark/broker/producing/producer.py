@@ -27,8 +27,8 @@ class Published:
     """Counters of messages published to a topic since it was loaded, or by a producer.
 
     Attributes:
-        messages: Messages.
-        bytes: Bytes of their entries.
+        messages: Number of messages.
+        bytes: Bytes of the messages' entries.
         samples: Latencies and sizes of some of a topic's entries; None before the first one.
         last_ms: Time when the topic's last entry was acknowledged, in milliseconds since 1970; 0 for never.
     """
@@ -39,7 +39,7 @@ class Published:
     samples: EntrySamples | None = None
 
     def add_sample(self, seconds: float, size_bytes: int) -> None:
-        """Record the latency and size of a sampled entry."""
+        """Record the latency in seconds and the size of a sampled entry."""
         if self.samples is None:
             self.samples = EntrySamples()
         self.samples.observe(seconds, size_bytes)
@@ -55,10 +55,10 @@ class ProducersTopic(Protocol):
     dedup: TopicDedup | None
 
     def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Accept the next entry of a producer."""
+        """Accept the next entry of a producer; its receipt or refusal follows later."""
 
     def forget_producer(self, producer: Producer) -> None:
-        """Remove a producer that its client closed, or whose connection is gone."""
+        """Remove a producer that its client closed, or whose connection has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,13 +67,13 @@ class Producer:
 
     Attributes:
         info: Its options.
-        peer: Its connection.
+        peer: The client's connection.
         topic: The topic to which it publishes.
         pending: Number of its entries without an answer.
         is_closed: True if its waiting and further entries are dropped.
         receipts: Receipts of stored entries that `acknowledge` sends next.
-        published: Its counters.
-        connected_at: Seconds since 1970.
+        published: The counters of its messages.
+        connected_at: Time at which it was admitted, in seconds since 1970.
         metadata: Properties from its client, for stats.
     """
 
@@ -94,21 +94,26 @@ class Producer:
     _drained: Callable[[], None] | None = None
 
     def when_drained(self, call: Callable[[], None]) -> None:
-        """Call a function when no entry is pending: now, or later."""
+        """Call a function as soon as no entry is pending: now, or after the last answer."""
         if self.pending:
             self._drained = call
         else:
             call()
 
     def take_number(self) -> int:
-        """Return the number of its next entry, which is pending from now on."""
+        """Return the number of the producer's next entry, from 1; the entry is pending from now on."""
         self.pending += 1
         self.peer.pending_changed(1)
         self._taken += 1
         return self._taken
 
     def answer(self, number: int, answer: bytes) -> None:
-        """Answer an entry that is not stored, once all entries before it are answered; empty bytes for no answer."""
+        """Answer an entry that is not stored, after all entries before it are answered.
+
+        Args:
+            number: The number that `take_number` returned.
+            answer: The frame to send; empty to send none.
+        """
         self._answers[number] = answer
         self._no_longer_pending(self._send_answers())
 
@@ -123,7 +128,7 @@ class Producer:
             number: The number that `take_number` returned.
             sequence_id: The entry's sequence id as the client sent it.
             error: The code for clients other than replicators.
-            reason: One sentence.
+            reason: The sentence that the client gets.
         """
         if self.info.replication is None:
             self.answer(number, replies.send_error(self.info.producer_id, sequence_id, error, reason))

@@ -53,14 +53,14 @@ class ProducerInfo:
     """A producer as its client requested it.
 
     Attributes:
-        connection: Its connection.
-        producer_id: The client's number for it on that connection.
+        connection: The client's connection.
+        producer_id: The client's id of the producer, unique in the connection.
         name: Its name, given or generated.
         is_generated_name: True if a broker generated the name, now or for an earlier connection. Such a name is unique.
         epoch: The client's counter of its attempts to connect this producer.
         access_mode: Its access mode; see the module.
-        topic_epoch: The topic epoch of its last exclusive connection; None if it never was exclusive.
-        replication: Its kind of deduplication if it is another cluster's replicator; else None.
+        topic_epoch: The topic epoch that it got when it was last exclusive; None if it never was exclusive.
+        replication: The deduplication of its entries if it is another cluster's replicator; else None.
         encrypts: True if its client announced encrypted messages.
     """
 
@@ -76,14 +76,14 @@ class ProducerInfo:
 
     @property
     def may_encrypt(self) -> bool:
-        """True if its messages may be encrypted.
+        """True if the producer's messages may be encrypted.
 
         A replicator does not announce encryption, because it forwards messages of many producers.
         """
         return self.encrypts or self.replication is not None
 
     def succeeds(self, other: ProducerInfo) -> bool:
-        """True if this is `other` after a reconnect, and the broker has not noticed that the old connection is gone."""
+        """Return True if this is `other` after a reconnect that the broker noticed before the old connection's end."""
         is_same = (self.connection, self.producer_id) == (other.connection, other.producer_id)
         is_own_name = self.is_generated_name and other.is_generated_name
         return self.name == other.name and (is_same or is_own_name) and self.epoch > other.epoch
@@ -93,7 +93,9 @@ class ProducerInfo:
 class Ready:
     """Effect: admit the producer (PRODUCER_SUCCESS, producer_ready true).
 
-    `topic_epoch` is None for a producer that is not exclusive.
+    Attributes:
+        producer: The producer.
+        topic_epoch: The topic epoch that the client gets; None for a producer that is not exclusive.
     """
 
     producer: ProducerInfo
@@ -113,10 +115,10 @@ class Refused:
 
     Attributes:
         producer: The producer.
-        error: Pulsar's ServerError by name.
-        reason: One sentence.
-        holder: The producer that already has this name; None for other reasons. If its connection is dead, remove the
-            connection's producers, and add the refused one again.
+        error: The name of Pulsar's ServerError.
+        reason: The sentence that the client gets.
+        holder: The producer that already has this name; None for other reasons. If the holder's connection is dead,
+            remove the connection's producers, and add the refused producer again.
     """
 
     producer: ProducerInfo
@@ -129,7 +131,9 @@ class Refused:
 class Close:
     """Effect: drop all further entries of this producer.
 
-    `notify` is True to send CLOSE_PRODUCER to its client, and False if the client has replaced this producer.
+    Attributes:
+        producer: The producer.
+        notify: True to send CLOSE_PRODUCER to its client; False if the client has replaced this producer.
     """
 
     producer: ProducerInfo
@@ -173,12 +177,12 @@ class Producers:
 
     @property
     def connected(self) -> Iterable[ProducerInfo]:
-        """Return the producers that may publish now."""
+        """The producers that may publish now, replicators last."""
         return [*self._connected.values(), *self._replicators.values()]
 
     @property
     def waiting(self) -> Iterable[ProducerInfo]:
-        """Return the waiting producers in the order in which they will be admitted."""
+        """The producers that wait for exclusive access, in the order in which they will be admitted."""
         return self._waiting.values()
 
     @property
@@ -187,7 +191,10 @@ class Producers:
         return not (self._connected or self._replicators or self._waiting) and self._candidate is None
 
     def add(self, producer: ProducerInfo) -> list[Effect]:
-        """Add a producer for a client; it gets `Ready`, `Queued` or `Refused`, now or after an epoch is committed."""
+        """Add a producer, and return the effects to carry out in order.
+
+        The producer gets `Ready`, `Queued` or `Refused`, now or after an epoch is committed.
+        """
         effects: list[Effect] = []
         holder = self._named(producer.name)
         inherits = False
@@ -205,20 +212,27 @@ class Producers:
         return effects + self._advance()
 
     def remove(self, producer: ProducerInfo) -> list[Effect]:
-        """Remove a producer that its client closed, or whose connection is gone; ignore an unknown producer."""
+        """Remove a producer that its client closed, or whose connection has ended; return the effects to carry out.
+
+        A producer that was removed before has no effects.
+        """
         if self._named(producer.name) != producer:
             return []
         self._forget(producer)
         return self._advance()
 
     def epoch_committed(self) -> list[Effect]:
-        """Continue after the epoch of `CommitEpoch` became durable."""
+        """Continue after the epoch of `CommitEpoch` became durable, and return the effects to carry out."""
         assert self._committing is not None, "no epoch was asked for"
         (self._topic_epoch, producer), self._committing = self._committing, None
         return self._become_exclusive() if producer == self._candidate else self._advance()
 
     def epoch_not_committed(self, reason: str) -> list[Effect]:
-        """Refuse the producer whose topic epoch was not committed; `reason` is one sentence for its client."""
+        """Refuse the producer whose topic epoch was not committed, and return the effects to carry out.
+
+        Args:
+            reason: The sentence that the producer's client gets.
+        """
         assert self._committing is not None, "no epoch was asked for"
         (_, producer), self._committing = self._committing, None
         effects: list[Effect] = []
@@ -250,7 +264,12 @@ class Producers:
     # -- admission -----------------------------------------------------------------------------------------------------
 
     def _admit(self, producer: ProducerInfo, inherits: bool) -> list[Effect]:
-        """Decide on a producer whose name is free; `inherits`: it replaces the exclusive producer or the next one."""
+        """Decide on a producer whose name is free.
+
+        Args:
+            producer: The producer.
+            inherits: True if it replaces the exclusive producer or the next one to be exclusive.
+        """
         if producer.replication is not None:
             self._replicators[producer.name] = producer
             return [Ready(producer, None)]
@@ -332,7 +351,7 @@ class Producers:
     # -- epochs --------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> list[Effect]:
-        """Admit the next waiting producer if no other is connected, committing a topic epoch for it if needed."""
+        """Admit the next waiting producer if no other is connected; return the effects, such as its `CommitEpoch`."""
         effects: list[Effect] = []
         while self._owner() is None and not self._connected and self._waiting:
             following = self._waiting.pop(next(iter(self._waiting)))

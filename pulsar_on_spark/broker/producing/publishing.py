@@ -43,8 +43,8 @@ class PublishedTopic(Protocol):
     """The part of a topic that the publish path uses.
 
     Attributes:
-        topic_id: Its id.
-        incarnation: The incarnation whose journal takes its entries.
+        topic_id: The topic's id.
+        incarnation: The incarnation whose journal stores the topic's entries.
         waiting: Entries that the journal has not accepted yet, in order.
         keeps_entries: True to cache stored entries in memory for consumers.
         dedup: The topic's deduplication; None if it is off.
@@ -62,7 +62,7 @@ class PublishedTopic(Protocol):
         """Open the topic's ledger, and then call `PublishPath.append_waiting`."""
 
     def on_ledger_grew(self, ledger: LedgerId, end: int) -> None:
-        """Note that the entries of the ledger before `end` are acknowledged."""
+        """Handle that the entries of the ledger before `end` are acknowledged, and readable."""
 
 
 Waiting = tuple[Producer, int, Sent]
@@ -75,7 +75,7 @@ class PublishPath:
     """The broker's publish path; the `EntrySink` of all its journals.
 
     Args:
-        cache: Stores acknowledged entries in memory.
+        cache: The cache to which acknowledged entries are added.
         buffer_bytes: Limit of unacknowledged entries; above it, nothing is read from clients with producers.
         gate_changed: Called when reading from clients with producers stops or starts.
     """
@@ -101,13 +101,13 @@ class PublishPath:
         """True while the broker reads from clients with producers."""
 
     def start(self, journals: Iterable[Incarnation]) -> None:
-        """Start with the open journals of the broker; it may open more later."""
+        """Start publishing to the broker's journals; iterating `journals` yields those that are open at that time."""
         self._journals = journals
 
     # -- to the journal ------------------------------------------------------------------------------------------------
 
     def publish_entry(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
-        """Accept a producer's next entry; its receipt follows once the entry is durable."""
+        """Accept a producer's next entry; its receipt follows after the entry is durable."""
         if self._is_draining:
             return
         number = producer.take_number()
@@ -166,7 +166,7 @@ class PublishPath:
             self._forget(*topic.waiting.popleft())
 
     def drop_closed(self, topic: PublishedTopic) -> None:
-        """Drop a topic's waiting entries of closed producers."""
+        """Drop the waiting entries of a topic's closed producers."""
         waiting = list(topic.waiting)
         topic.waiting.clear()
         topic.waiting.extend(item for item in waiting if not item[0].is_closed)
@@ -261,14 +261,14 @@ class PublishPath:
 
     @property
     def is_lagging(self) -> bool:
-        """True while producers are held back because sealing lags too far behind."""
+        """True while producers are held back because sealing is behind by more than `sealing_lag_limit_mb`."""
         return self._is_lagging
 
     def set_lagging(self, is_lagging: bool) -> None:
-        """Hold producers back while sealing lags too far behind."""
+        """Hold producers back while `is_lagging`: sealing is behind by more than `sealing_lag_limit_mb`."""
         self._is_lagging = is_lagging
         if is_lagging and self.is_open:
-            log.warning("Sealing lags too far behind: producers are held back.")
+            log.warning("Sealing is behind by more than sealing_lag_limit_mb: producers are held back meanwhile.")
             self._set_gate(False)
         self._open_if_room()
 

@@ -53,9 +53,9 @@ class Identity(NamedTuple):
     """The key that deduplicates an entry.
 
     Attributes:
-        sender: Its producer's name, or the cluster whose replicator sent it.
-        first: Sequence id of its first message.
-        last: Sequence id of its last message.
+        sender: The name of the entry's producer, or the cluster whose replicator sent it.
+        first: Sequence id of the entry's first message.
+        last: Sequence id of the entry's last message.
         is_part: True for a chunk that is not the last one of its message: chunks share a sequence id.
     """
 
@@ -66,12 +66,12 @@ class Identity(NamedTuple):
 
 
 def is_replicator(name: str) -> bool:
-    """True if the name of a producer or subscription belongs to another cluster's replicator."""
+    """Return True if the name of a producer or subscription belongs to another cluster's replicator."""
     return name.startswith(REPLICATOR_PREFIX)
 
 
 def source_cluster(name: str) -> str:
-    """Return the cluster of the replicator with this name."""
+    """Return the name of the cluster from which the replicator with this producer name sends entries."""
     return name.removeprefix(REPLICATOR_PREFIX).split(_DELIMITER)[0]
 
 
@@ -93,7 +93,7 @@ def identity_of(entry: bytes) -> Identity | None:
 
 
 def source_position(metadata: MessageMetadata) -> tuple[int, int] | None:
-    """Return the ledger and entry of a replicated entry in its source; None without a source or a valid position."""
+    """Return ledger and entry id of a replicated entry in its source; None without a source or a valid position."""
     if not metadata.replicated_from:
         return None
     text = next((as_text(pair.value) for pair in metadata.properties if pair.key == POSITION_PROPERTY), "")
@@ -109,7 +109,7 @@ def received(sent: Sent, name: str, replication: Replication | None) -> Sent | N
 
     Args:
         sent: The entry as received.
-        name: Its producer's name.
+        name: The name of the entry's producer.
         replication: The deduplication of a replicator's entries; None for any other producer.
 
     Returns:

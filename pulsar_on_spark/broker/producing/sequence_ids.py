@@ -16,7 +16,10 @@ MAX_BYTES = 2 << 20
 
 
 def with_last_sequence_id(sent: Sent) -> Sent:
-    """Return an entry whose `highest_sequence_id` is its last message's id; unchanged if it cannot be parsed."""
+    """Return the entry with the sequence id of its last message as `highest_sequence_id`.
+
+    An entry that has the id already or cannot be parsed is returned unchanged.
+    """
     if sent.num_messages == 1 or sent.highest_sequence_id > sent.sequence_id:
         return sent
     bounds = split_entry(sent.entry)

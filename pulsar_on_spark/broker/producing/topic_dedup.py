@@ -59,7 +59,7 @@ class TopicDedup:
         self.core = core
 
     def admit_entry(self, producer: ProducerInfo, sent: Sent) -> Verdict:
-        """Decide whether a producer's entry is stored; the journal must then take it if it is NEW."""
+        """Decide if a producer's entry must be stored; after NEW, the caller must append it to the journal."""
         identity = _identity(producer, sent)
         if identity is None:
             return Verdict.NEW
@@ -73,7 +73,7 @@ class TopicDedup:
         return verdict
 
     def on_entry_stored(self, producer: ProducerInfo, sent: Sent, ledger: LedgerId, end: int) -> None:
-        """Note that an admitted entry is durable; `end` is the entry id after it."""
+        """Record that an admitted entry is durable; `end` is the entry id after it."""
         following = Position(ledger, EntryId(end))
         identity = _identity(producer, sent)
         if identity is None or identity[3]:
@@ -85,7 +85,10 @@ class TopicDedup:
 
 
 def _identity(producer: ProducerInfo, sent: Sent) -> tuple[Sender, int, int, bool] | None:
-    """Return the identity that `identity_of` finds in a replay; None for a marker, which is not deduplicated."""
+    """Return the `Identity` of a received entry, as `identity_of` finds it in a replay.
+
+    None for an entry that is not deduplicated: a marker, or an entry without a producer's name.
+    """
     if sent.marker:
         return None
     first, last, replication = sent.sequence_id, sent.highest_sequence_id, producer.replication
@@ -101,9 +104,9 @@ class DedupStore:
     """Storage of the deduplication state of topics in the metadata. Call all methods in the broker's event loop.
 
     Args:
-        root: The root.
-        incarnation: The broker's incarnation.
-        reader: Reads the entries of a replay.
+        root: The open root.
+        incarnation: The id of the broker's incarnation.
+        reader: The reader of the entries of a replay.
         limits: Bounds of each topic's state.
     """
 
@@ -114,12 +117,12 @@ class DedupStore:
         self._limits = limits
 
     async def load(self, part: TopicPart, view: View, chain: LedgerChain) -> TopicDedup:
-        """Load a topic's deduplication state.
+        """Load a topic's deduplication state from its record and a replay; without a record, commit a first one.
 
         Args:
             part: The topic, which no other broker owns.
             view: The current metadata.
-            chain: The topic's current ledgers.
+            chain: The topic's current chain of ledgers.
 
         Raises:
             PulsarpyError: entries of the replay cannot be read, or the first record cannot be committed.
@@ -156,7 +159,7 @@ class DedupStore:
         await asyncio.to_thread(self._root.store.commit, decide)
 
     async def save_due(self, topics: Iterable[tuple[TopicPart, TopicDedup]]) -> None:
-        """Save due snapshots in one commit (errors as `save`)."""
+        """Save the snapshots that are due in one commit, and forget inactive producers (errors as `save`)."""
         at_ms = monotonic_ms()
         due: dict[TopicId, tuple[TopicPart, TopicDedup]] = {}
         for part, dedup in topics:
@@ -167,10 +170,10 @@ class DedupStore:
             await self.save(due)
 
     async def save(self, topics: Mapping[TopicId, tuple[TopicPart, TopicDedup]]) -> None:
-        """Save the state of these topics now.
+        """Save snapshots of these topics now, in one commit; topics that were deleted are skipped.
 
         Raises:
-            JournalFencedError: the incarnation is over.
+            JournalFencedError: the broker's incarnation has ended.
             MetadataError: the commit failed.
         """
         taken: dict[str, DedupRecord] = {}
@@ -195,7 +198,7 @@ class DedupStore:
     async def _replay(
         self, part: TopicPart, chain: LedgerChain, position: Position, ledgers: Collection[int], core: Deduplication
     ) -> None:
-        """Apply the entries of these ledgers from a position on."""
+        """Apply the entries of these ledgers (ids) from a position on."""
         start = CursorRecord("snapshot", TopicId(part.topic_id), "dedup", 1, NO_RECORD, position)
         walk = Cursor(chain, start)
         at = walk.mark_delete
@@ -210,7 +213,7 @@ class DedupStore:
 
 
 def _after(ranges: tuple[EntryRange, ...], ledger: LedgerId, entry: EntryId) -> tuple[EntryRange, ...]:
-    """Return the part of the ranges that comes after one of their entries."""
+    """Return the ranges of entries that come after an entry in one of them."""
     at = next(
         index for index, range_ in enumerate(ranges) if range_.ledger == ledger and range_.first <= entry < range_.end
     )
@@ -227,7 +230,7 @@ def _replay_entry(core: Deduplication, data: bytes, following: Position) -> None
 
 
 def _is_first_part(sent: Sent) -> bool:
-    """True if a chunk is not the last one of its message."""
+    """Return True if an entry is a chunk that is not the last one of its message."""
     chunk = look_at(sent.entry).chunk
     return chunk is not None and chunk[1] + 1 < chunk[2]
 

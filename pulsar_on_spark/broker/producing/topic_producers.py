@@ -44,10 +44,10 @@ def _must_encrypt() -> ServerRefusalError:
 
 
 class ProducerRefusedError(ServerRefusalError):
-    """A producer was refused.
+    """The refusal of a producer by `Producers`.
 
     Attributes:
-        holder: The producer that already has the refused producer's name; None if it was refused for another reason.
+        holder: The producer that already has the refused producer's name; None for another reason.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -67,9 +67,9 @@ class TopicProducers:
 
     Args:
         topic: The topic.
-        core: Decides on admission.
+        core: The rules of admission.
         commit_epoch: Makes a topic epoch durable.
-        broker_rate: The publish rate of the whole broker.
+        broker_rate: The limit on the publish rate of the whole broker.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class TopicProducers:
 
     @property
     def waiting(self) -> int:
-        """The number of waiting producers."""
+        """The number of producers that wait for exclusive access."""
         return sum(1 for _ in self._core.waiting)
 
     def apply_limits(self, policies: Policies) -> None:
@@ -136,18 +136,18 @@ class TopicProducers:
                 producer.peer.hold_for(wait_s)
 
     async def add(self, info: ProducerInfo, peer: Peer, queued: Callable[[], None]) -> tuple[Producer, int | None]:
-        """Admit a producer, waiting if its access mode requires it.
+        """Admit a producer, waiting for exclusive access if its access mode requires it.
 
         Args:
-            info: Its options.
-            peer: Its connection.
-            queued: Called if it must wait.
+            info: The producer's options.
+            peer: The client's connection.
+            queued: Called if the producer must wait.
 
         Returns:
-            The producer and, if it is exclusive, the topic epoch.
+            The producer, and the topic epoch if it is exclusive, else None.
 
         Raises:
-            ProducerRefusedError: it is not admitted.
+            ProducerRefusedError: the producer is not admitted.
             PulsarpyError: the refusal of `hold_producers`, or the topic requires encryption.
         """
         if self._refusal is not None:
@@ -160,7 +160,7 @@ class TopicProducers:
         return await admission.outcome
 
     def remove(self, info: ProducerInfo) -> None:
-        """Remove a producer that its client closed or whose connection is gone, even if it still waits."""
+        """Remove a producer that its client closed or whose connection has ended, even if it still waits."""
         if (producer := self._remove_connected(info)) is not None:
             producer.is_closed = True
         if (admission := self._admissions.pop(info, None)) is not None:
@@ -168,7 +168,7 @@ class TopicProducers:
         self._carry_out(self._core.remove(info))
 
     def hold_producers(self, refusal: PulsarpyError) -> None:
-        """Admit no producer from now on, and drop further entries: the producers will be disconnected soon.
+        """Refuse new producers from now on, and drop further entries: the producers will be disconnected soon.
 
         Entries in the journal get their receipts first; producers disconnected earlier would send them twice.
         """
