@@ -46,10 +46,10 @@ class BacklogQuotas:
     """Enforcement of the backlog quotas of loaded topics.
 
     Args:
-        views: The root's metadata.
+        views: The views of the root's metadata.
         topics: The broker's topics.
-        reader: Finds entries by their publish time.
-        overview: Counts backlogs.
+        reader: The reader that finds entries by their publish time.
+        overview: The overview of topics' contents, which counts backlogs.
     """
 
     def __init__(self, views: Views, topics: Topics, reader: EntryReader, overview: Overview) -> None:

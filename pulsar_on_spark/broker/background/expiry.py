@@ -40,10 +40,10 @@ class MessageExpiry:
     """Acknowledgement of messages that are older than their topic's TTL.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         topics: The broker's topics.
-        reader: Finds the first entry within the TTL.
+        reader: The reader that finds the first entry within the TTL.
         defaults: The broker's default policies.
     """
 
@@ -132,8 +132,8 @@ class SubscriptionExpiry:
     Time before the broker's start does not count. A running Spark query counts as a consumer.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         defaults: The broker's default policies.
     """
@@ -150,7 +150,7 @@ class SubscriptionExpiry:
         """Delete the subscriptions whose expiration time has passed.
 
         Args:
-            now_s: Monotonic seconds; None for the current time.
+            now_s: The current time in seconds, on the monotonic clock; None to read the clock.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -167,7 +167,10 @@ class SubscriptionExpiry:
             await self._delete(topic, record)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, SubscriptionRecord]]:
-        """Return the subscriptions that had no consumer for their topic's expiration time. Runs in a thread."""
+        """Return each subscription that had no consumer for its topic's expiration time, with the topic.
+
+        Runs in a thread.
+        """
         candidates = []
         for topic in view.all(TopicRecord):
             name = TopicName.parse(topic.name)

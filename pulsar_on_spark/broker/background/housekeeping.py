@@ -44,9 +44,9 @@ class Housekeeping:
     """Periodic housekeeping passes of one broker, run until `stop`.
 
     Args:
-        root: The root.
+        root: The root's directory or URL.
         interval_s: Seconds from the end of a pass to the next.
-        replace_after_s: Seconds that a storage path may be missing before its copies are restored on other paths.
+        replace_after_s: Seconds for which a storage path may be unreachable before its copies are restored on others.
         defaults: The broker's default policies.
         leads: Returns True while this broker is the one that runs the passes for the root.
 
@@ -114,10 +114,10 @@ class Housekeeping:
 
 
 def main() -> None:
-    """Run one pass; with the root as the only argument, only seal the closed journals.
+    """Run one pass; with the root as the only argument of the program, only seal the closed journals.
 
-    The further arguments are the seconds for which a storage path may be missing, and the broker's default policies as
-    JSON. The process exits with code 1 if a step failed.
+    The further arguments are the seconds for which a storage path may be unreachable, and the broker's default policies
+    as JSON. The process exits with code 1 if a step failed.
     """
     logs.configure_child()
     start_arrow_without_pandas()

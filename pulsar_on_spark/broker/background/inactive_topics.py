@@ -36,15 +36,15 @@ from pulsar_on_spark.topic.managed_ledger.subscription.positions import mark_del
 log = logging.getLogger(__name__)
 
 Unused = tuple[Position, ...]
-"""The chain ends of an unused topic, one for each partition."""
+"""The ends of an unused topic's chains of ledgers, one for each partition."""
 
 
 class InactiveTopics:
     """Deletion of inactive topics.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         defaults: The broker's default policies.
     """
@@ -61,7 +61,7 @@ class InactiveTopics:
         """Delete the topics that have been inactive for `max_inactive_duration_seconds` of their policy.
 
         Args:
-            now_s: Monotonic seconds; None for the current time.
+            now_s: The current time in seconds, on the monotonic clock; None to read the clock.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -73,7 +73,10 @@ class InactiveTopics:
             await self._delete(record, unused)
 
     def _due(self, view: View, now_s: float, in_use: set[str]) -> list[tuple[TopicRecord, Unused]]:
-        """Return the topics that have been unused for `max_inactive_duration_seconds`. Runs in a thread."""
+        """Return each topic that has been unused for `max_inactive_duration_seconds`, with its ends.
+
+        Runs in a thread.
+        """
         policies = (
             (record, effective_policies(view, TopicName.parse(record.name), self._defaults).inactive_topic_policies)
             for record in catalog.topics(view)

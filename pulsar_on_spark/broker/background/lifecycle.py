@@ -30,12 +30,12 @@ class Lifecycle:
     """Periodic lifecycle work on a broker's topics, run until `stop`.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         topics: The broker's topics.
-        reader: Reads entries.
-        overview: Counts backlogs.
-        settings: The default policies and the intervals.
+        reader: The reader that finds entries by their publish time.
+        overview: The overview of topics' contents, which counts backlogs.
+        settings: The broker's settings: the default policies and the intervals.
         leads: Returns True if trimming all topics is this broker's task.
     """
 

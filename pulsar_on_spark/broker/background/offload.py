@@ -34,7 +34,7 @@ class Offloads(TopicWork):
     """The requested offloads of one broker. Call all methods in its event loop.
 
     Args:
-        root: The root.
+        root: The open root.
         defaults: The broker's default policies.
     """
 
@@ -48,17 +48,17 @@ class Offloads(TopicWork):
 
         Args:
             topic: A topic without partitions, or a partition.
-            before: The position.
+            before: The position after the last entry to offload.
 
         Raises:
-            TopicBusyError: an offload of the topic is running.
+            TopicBusyError: an offload of the topic is running or waits for its turn.
         """
         arguments = str(self._root.place), topic.full, str(before), self._policies
         self.begin(topic, lambda: run_module(__name__, *arguments))
 
 
 def first_hot(view: View, topic: TopicName) -> Position | None:
-    """Return the first position of a topic that is not offloaded; None if the topic was deleted.
+    """Return the position of the first entry of a topic that is not offloaded; None if the topic was deleted.
 
     If all sealed segments are offloaded, this is the end of the sealed entries.
     """
@@ -72,13 +72,17 @@ def first_hot(view: View, topic: TopicName) -> Position | None:
 
 
 def is_cold(view: RecentView, segment: SegmentRecord) -> bool:
-    """Return True if a segment is in an offloaded file."""
+    """Return True if a segment is offloaded: its file is on cold storage paths."""
     file = view.get(FileRecord, segment.file_id)
     return file is not None and file.is_cold
 
 
 def main() -> None:
-    """Offload one topic. Arguments: the root, the topic, the position, the broker's policies as JSON."""
+    """Offload one topic, as a child process.
+
+    The program's arguments are the root's directory or URL, the topic, the position after the last entry to offload,
+    and the broker's default policies as JSON.
+    """
     logging.basicConfig(level=logging.WARNING)
     os.nice(_NICE)
     place, topic, position, policies = sys.argv[1:]

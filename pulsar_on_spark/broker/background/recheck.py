@@ -38,8 +38,8 @@ class Rights(NamedTuple):
     """The rights of all roles in a view.
 
     Attributes:
-        admins: The administrators' roles of each tenant.
-        permissions: The permissions of each namespace that has any.
+        admins: The administrators' roles of each tenant, by the tenant's name.
+        permissions: The permissions of each namespace that has any, by `tenant/namespace`.
     """
 
     admins: Mapping[str, tuple[str, ...]]
@@ -54,12 +54,19 @@ class Rights(NamedTuple):
         )
 
     def changed_since(self, before: Rights) -> frozenset[str]:
-        """Return the tenants and namespaces whose rights differ from those in an earlier view."""
+        """Return the names of the tenants and namespaces whose rights differ from those in an earlier view."""
         return frozenset({*_differing(self.admins, before.admins), *_differing(self.permissions, before.permissions)})
 
 
 class _Opened(NamedTuple):
-    """A producer, consumer or watcher, with the permission that its client needs."""
+    """A producer, consumer or watcher, with the permission that its client needs.
+
+    Attributes:
+        peer: The client's connection.
+        operation: The operation that must be permitted.
+        resource: The topic, subscription or namespace of the operation.
+        disconnect: Closes the producer or consumer, or ends the watch.
+    """
 
     peer: Peer
     operation: Operation
@@ -71,10 +78,10 @@ class Recheck:
     """Authorization of connected clients after each change of rights.
 
     Args:
-        views: The root's metadata.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         watch: The watchers of lists of topics.
-        access: The authorization rules.
+        access: The authorization of clients.
     """
 
     def __init__(self, views: Views, topics: Topics, watch: TopicWatch, access: Access) -> None:
@@ -87,7 +94,7 @@ class Recheck:
         self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start checking for changed rights."""
+        """Start the periodic check for changed rights."""
         complaint = "Connected clients cannot be authorized again now"
         self._checking = asyncio.create_task(every(CHECK_EVERY_S, self.check_clients, complaint), name="recheck")
 

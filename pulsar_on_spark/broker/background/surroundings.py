@@ -31,8 +31,8 @@ class Surroundings:
     """Periodic checks of a broker's environment, each run at its own interval until `stop`.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         journals: The broker's journals.
         path: The publish path, which is closed while sealing is too far behind.
     """

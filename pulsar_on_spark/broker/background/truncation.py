@@ -23,8 +23,8 @@ async def truncate_topic(root: RootHandle, views: Views, topics: Topics, name: T
     the first trimming after they are sealed. An interrupted truncation can be repeated.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         name: A topic without partitions, or a partition.
 

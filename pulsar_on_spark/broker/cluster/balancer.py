@@ -29,12 +29,12 @@ class Balancer:
     """Periodic checks by which this broker unloads its own bundles, run until `stop`.
 
     Args:
-        views: The root's metadata.
+        views: The views of the root's metadata.
         ownership: The owners of bundles.
         handover: Unloads bundles, or gives them to another broker.
         reports: The loads of all brokers.
         sheds: Returns True if bundles may be given up because of the load.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
 
     Attributes:
         shed: Number of bundles that were given up because of the load.

@@ -38,10 +38,10 @@ class Handover:
 
     Args:
         store: The root's metadata.
-        views: Views of this metadata for the event loop.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         journals: The broker's journals.
-        ownership: The owners of bundles.
+        ownership: The owners of bundles, as this broker sees them.
         registry: This broker's registration.
         drain_s: Time limit of `drain`, in seconds.
 
@@ -76,7 +76,7 @@ class Handover:
         self._checking = asyncio.create_task(every(CHECK_EVERY_S, self._unload_lost, complaint), name="ownership")
 
     async def stop(self) -> None:
-        """Stop checking."""
+        """Stop the periodic check."""
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
@@ -86,8 +86,8 @@ class Handover:
 
         Args:
             bundles: The bundles; bundles that this broker has lost are skipped.
-            to: The incarnation that owns the bundles next. None to let the next lookups choose; this broker then keeps
-                the bundles if no other broker takes bundles.
+            to: The id of the incarnation that owns the bundles next. None to let the next lookups choose; this broker
+                then keeps the bundles if no other broker takes bundles.
 
         Raises:
             TopicBusyError: a topic could not be closed now, and this broker keeps its bundle.
@@ -113,7 +113,7 @@ class Handover:
             )
 
     async def _unclosed(self, bundles: Collection[Bundle]) -> list[TopicName]:
-        """Close the ledgers that an earlier attempt left open. Returns the bundles' topics whose ledger stays open."""
+        """Close the ledgers that an earlier attempt left open; return the bundles' topics whose ledger stays open."""
         for incarnation in self._journals:
             await incarnation.close_ledgers(())
         names = (TopicName.parse(name) for incarnation in self._journals for name in incarnation.unclosed_topics)

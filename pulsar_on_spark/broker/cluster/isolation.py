@@ -116,7 +116,7 @@ def _matches_any(patterns: Sequence[str], texts: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _matches(pattern: str, text: str) -> bool:
-    """Match a whole text in linear time, with Arrow's RE2: a pattern can make `re` run for hours.
+    """Return True if a pattern matches the whole text; in linear time by RE2, as a pattern can make `re` run for hours.
 
     An invalid pattern matches nothing; older versions stored patterns without checking them.
     """

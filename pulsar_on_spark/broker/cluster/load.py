@@ -41,8 +41,8 @@ class BrokerLoad:
     """The load of a broker.
 
     Attributes:
-        incarnation: The broker's incarnation.
-        score: Points, from 0 to 100.
+        incarnation: The id of the broker's incarnation.
+        score: The load of the broker, in points from 0 to 100.
         bundles: The points of each owned bundle, by `str(bundle)`. The sum of these points is the score, or 0 if the
             broker has no traffic.
     """
@@ -57,7 +57,7 @@ class BrokerLoad:
 
     @classmethod
     def parse(cls, content: bytes) -> BrokerLoad | None:
-        """Decode what `encode` returned; None if the content is something else."""
+        """Return the load from the JSON that `encode` wrote; None if the content is something else."""
         try:
             fields = json.loads(content)
             bundles = {str(bundle): float(points) for bundle, points in fields["bundles"].items()}
@@ -67,7 +67,7 @@ class BrokerLoad:
 
 
 def score(cpu_percent: float, loop_delay_s: float) -> float:
-    """Return how busy a broker is, in points from 0 to 100.
+    """Return the load of a broker, in points from 0 to 100.
 
     Args:
         cpu_percent: The broker's CPU time in percent of one core, because one event loop serves all of its clients.
@@ -87,7 +87,12 @@ def work(messages: float, size_bytes: float) -> float:
 
 
 def shares(points: float, works: Mapping[str, float]) -> dict[str, float]:
-    """Divide a broker's points among its bundles in proportion to their work; each gets 0 if the total work is 0."""
+    """Return each bundle's part of the broker's points, in proportion to its work; 0 for each if the total work is 0.
+
+    Args:
+        points: The points of the broker.
+        works: The work of each bundle (see `work`), by `str(bundle)`.
+    """
     total = sum(works.values())
     return {bundle: points * each / total if total else 0.0 for bundle, each in works.items()}
 
@@ -99,14 +104,14 @@ def place_bundles(
     loads: Mapping[str, BrokerLoad],
     sample: Callable[[Sequence[str], int], Sequence[str]],
 ) -> dict[BundleT, str]:
-    """Choose an incarnation for each bundle: of two random brokers, the one with the lower load.
+    """Return the incarnation that gets each bundle: of two random brokers, the one with the lower load.
 
     Brokers whose loads are about equal or unknown are compared by their number of bundles. A bundle that a broker got
     after its last report counts as a bundle of mean load.
 
     Args:
-        bundles: The bundles.
-        incarnations: The brokers that take bundles; at least one.
+        bundles: The bundles without an owner.
+        incarnations: The ids of the incarnations of brokers that take bundles; at least one.
         counts: The number of bundles of each incarnation.
         loads: The known loads, by incarnation; a broker without one counts as idle.
         sample: Draws a number of the incarnations at random, as `random.sample`.
@@ -133,7 +138,7 @@ class Move:
     """A move of bundles from this broker to another one.
 
     Attributes:
-        to: The incarnation that gets the bundles.
+        to: The id of the incarnation that gets the bundles.
         bundles: The bundles, each as `str(bundle)`.
     """
 
@@ -145,7 +150,7 @@ class Shedder:
     """The decision, made once a round, about the bundles that a broker gives to a less busy one.
 
     Args:
-        incarnation: The broker's incarnation.
+        incarnation: The id of this broker's incarnation.
     """
 
     def __init__(self, incarnation: str) -> None:
@@ -165,7 +170,7 @@ class Shedder:
         """Return the bundles to give up in this round; None if all stay.
 
         Args:
-            now_s: Monotonic seconds.
+            now_s: The current time in seconds, on a monotonic clock.
             loads: The loads of all living brokers that take bundles, and of this one, by incarnation.
             epochs: The epoch of each bundle that this broker owns; a bundle's epoch grows when the bundle moves.
             counts: The number of bundles that each incarnation owns. A load with another number of bundles was
@@ -213,7 +218,7 @@ class Shedder:
 
 
 def _largest_that_fit(movable: Mapping[str, float], budget: float, most: int) -> tuple[str, ...]:
-    """Choose at most `most` bundles with traffic, the largest first, whose total of points is within the budget."""
+    """Return at most `most` bundles with traffic, the largest first, whose total of points is within the budget."""
     chosen: list[str] = []
     for bundle, points in sorted(movable.items(), key=lambda item: (-item[1], item[0])):
         if len(chosen) < min(most, MOST_GIVEN) and 0 < points <= budget:

@@ -27,9 +27,9 @@ class LoadReports:
     """The load reports of all brokers of a root, of which this broker writes its own.
 
     Args:
-        store: The stored reports.
-        incarnation: This broker's incarnation.
-        clock: Returns monotonic seconds.
+        store: The storage of the reports.
+        incarnation: The id of this broker's incarnation.
+        clock: Returns the monotonic time, in seconds.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ Locate = Callable[[NamespaceBundles], Bundle]
 
 
 def bundle_counts(view: RecentView) -> Counter[str]:
-    """Count the bundles of each incarnation."""
+    """Return the number of bundles that each incarnation owns, by the incarnation's id."""
     records = view.all(BundlesRecord)
     return Counter(owner.incarnation for record in records for owner in record.owners if owner.incarnation is not None)
 
@@ -61,12 +61,12 @@ class Ownership:
 
     Args:
         store: The root's metadata.
-        views: Views of this metadata for the event loop.
+        views: The views of the root's metadata.
         registry: This broker's registration.
         default_count: The number of bundles of a namespace for which no number was set.
-        is_dead: Returns True for an incarnation that this broker believes to be dead.
-        may_be_dead: Returns True for an incarnation that may be dead: lookups wait until this is decided.
-        loads: Returns the known loads of brokers, by incarnation.
+        is_dead: Returns True for the id of an incarnation that this broker believes to be dead.
+        may_be_dead: Returns True for the id of an incarnation that may be dead: lookups wait until this is decided.
+        loads: Returns the known loads of brokers, by the id of the incarnation.
 
     Attributes:
         default_count: The number of bundles of a namespace for which no number was set.
@@ -102,13 +102,13 @@ class Ownership:
 
     @property
     def incarnation(self) -> str:
-        """The incarnation by which this broker owns bundles."""
+        """The id of the incarnation by which this broker owns bundles."""
         return self._registry.record.incarnation
 
     def leads(self) -> bool:
-        """Return True if this broker does the work for the whole root.
+        """Return True if this broker does the work that one broker does for the whole root, such as housekeeping.
 
-        The registered living broker with the least id does it. If none is registered, every broker does it.
+        It is done by the registered living broker with the least id. If none is registered, every broker does it.
         """
         view = self._views.recent
         alive = [record for record in registered_brokers(view) if not self._is_dead(record.incarnation)]
@@ -120,16 +120,16 @@ class Ownership:
         return any(record.incarnation != self.incarnation for record in serving_brokers(self._views.recent))
 
     def bundles(self, view: RecentView, namespace: str) -> NamespaceBundles:
-        """Return the bundles of a namespace."""
+        """Return the bundles of a namespace (`tenant/namespace`), with their owners."""
         return bundles_of(view, namespace, self.default_count)
 
     def owned(self, view: RecentView, namespace: str | None = None, incarnation: str | None = None) -> list[Bundle]:
         """Return the bundles that this broker, or a given one, owns.
 
         Args:
-            view: The metadata.
-            namespace: The namespace; None for all.
-            incarnation: The other broker's incarnation; None for this broker.
+            view: The current metadata.
+            namespace: The namespace (`tenant/namespace`); None for all namespaces.
+            incarnation: The id of the other broker's incarnation; None for this broker.
         """
         owner = incarnation or self.incarnation
         names = [record.namespace for record in view.all(NamespaceRecord)] if namespace is None else [namespace]
@@ -141,7 +141,7 @@ class Ownership:
         ]
 
     def epochs(self, view: RecentView, bundles: Collection[Bundle]) -> dict[Bundle, int]:
-        """Return the epochs of the given bundles, without bundles that this broker does not own."""
+        """Return the epoch of each of the given bundles, without bundles that this broker does not own."""
         owners = ((bundle, self.bundles(view, bundle.namespace).owner_of(bundle)) for bundle in bundles)
         return {bundle: owner.epoch for bundle, owner in owners if owner.incarnation == self.incarnation}
 
@@ -156,7 +156,7 @@ class Ownership:
         return allowed_brokers(isolations(view), namespace, taking)
 
     def _taking(self, view: RecentView) -> list[BrokerRecord]:
-        """Return the living brokers that accept new bundles."""
+        """Return the registrations of the living brokers that accept new bundles."""
         others = (each for each in serving_brokers(view) if each.incarnation != self.incarnation)
         alive = [each for each in others if not self._is_dead(each.incarnation)]
         if self._registry.record.state == "serving":
@@ -169,7 +169,7 @@ class Ownership:
         return effective_owner(view, bundles.owner_of(bundles.bundle_of(name))) not in (None, self.incarnation)
 
     async def find_owner(self, name: TopicName) -> BrokerRecord:
-        """Return the broker that owns a topic's bundle; assign the bundle first if it has no owner.
+        """Return the registration of the broker that owns a topic's bundle; assign the bundle first if it has no owner.
 
         The topic need not exist. If its namespace does not exist, this broker is returned.
 
@@ -180,7 +180,7 @@ class Ownership:
         return await self._find(name.namespace, lambda bundles: bundles.bundle_of(name), f"Topic {name}")
 
     async def find_bundle_owner(self, bundle: Bundle) -> BrokerRecord:
-        """Return the broker that owns a bundle (errors as `find_owner`)."""
+        """Return the registration of the broker that owns a bundle, as `find_owner` (with its errors)."""
         return await self._find(bundle.namespace, lambda _: bundle, f"Bundle {bundle}")
 
     async def _find(self, namespace: str, locate: Locate, what: str) -> BrokerRecord:
@@ -239,7 +239,7 @@ class Ownership:
         return self._registry.record if owner == self.incarnation else broker_of(view, owner)
 
     async def _assign_free(self, view: RecentView, namespace: str) -> bool:
-        """Assign the namespace's bundles that have no owner; return False if every bundle has an owner.
+        """Assign the namespace's bundles without an owner, and return True; return False if every bundle has an owner.
 
         Concurrent calls for one namespace share one commit.
         """
@@ -293,7 +293,7 @@ class Ownership:
 
     @contextmanager
     def leave(self, bundles: Collection[Bundle]) -> Iterator[None]:
-        """Make lookups of these bundles wait until the context ends; the lookups then find the next owner.
+        """Return a context in which lookups of these bundles wait; after its end they find the next owner.
 
         The caller has awaited `wait_for_others`, so that none of the bundles is already being given up.
         """

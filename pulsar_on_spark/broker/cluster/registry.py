@@ -22,11 +22,11 @@ class Registry:
 
     Args:
         store: The root's metadata.
-        incarnation: The broker's incarnation whose journal has the cursor records.
-        listeners: The broker's URLs.
+        incarnation: The id of the broker's incarnation whose journal has the cursor records.
+        listeners: The broker's URLs, by listener.
 
     Attributes:
-        record: The registration.
+        record: The registration, as it is or will be committed.
     """
 
     def __init__(self, store: MetadataStore, incarnation: IncarnationId, listeners: Listeners) -> None:
@@ -56,7 +56,7 @@ class Registry:
         await self.register()
 
     async def deregister(self) -> None:
-        """Remove the registration (errors as `register`)."""
+        """Remove the registration from the metadata (errors as `register`)."""
         await asyncio.to_thread(self._store.commit, lambda view: decide_deregister(view, self.record.incarnation))
 
 
@@ -66,7 +66,7 @@ def broker_id(listeners: Listeners) -> str:
 
 
 def listener_of(record: BrokerRecord, name: str) -> Listener | None:
-    """Return the URLs of a broker's named listener, or of its default one for ""; None if the name is unknown."""
+    """Return the URLs of a broker's named listener, or of its default one for ""; None if it has no such listener."""
     urls = record.listeners.get(name) if name else record.default_listener
     return None if urls is None else Listener(urls.service_url, urls.service_url_tls, urls.web_url, urls.web_url_tls)
 

@@ -61,13 +61,13 @@ class Takeover:
     """Periodic detection of dead brokers and recovery of their journals, run until `stop`.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         journals: This broker's journals.
         lock: This broker's lock.
         registry: This broker's registration.
         on_recovered: Called after the recovery of a journal.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
 
     Attributes:
         recovered: Number of journals of dead brokers that were recovered.
@@ -138,7 +138,7 @@ class Takeover:
     def _judge(
         self, view: RecentView, locks: _DeadLocks, own: Collection[IncarnationId], first: Incarnation
     ) -> list[IncarnationId]:
-        """Return the incarnations of dead brokers whose journals this broker recovers now; runs in a thread.
+        """Return the ids of dead brokers' incarnations whose journals this broker recovers now; runs in a thread.
 
         A broker that made no check for a while, or cannot renew its own lease, may have been paused or cut off, and so
         may the other brokers. It then discards all observations of their leases. This is decided after the leases are
@@ -165,7 +165,7 @@ class Takeover:
         recovering.add_done_callback(lambda _: self._on_recovered(incarnation))
 
     def _recover_if_recent(self, incarnation: IncarnationId, judged_s: float) -> bool:
-        """Recover a journal, and return True once it is closed.
+        """Recover a journal, and return True if it is then closed.
 
         Return False without a recovery if this broker was paused since `judged_s`, in monotonic seconds: the journal's
         owner may have renewed its lease meanwhile.
@@ -181,7 +181,7 @@ class Takeover:
             self._notify_recovered()
 
     def _rank(self, view: RecentView) -> int:
-        """Count the living brokers with a lesser id than this one."""
+        """Return the number of living brokers with a lesser id than this one."""
         own_id = self._registry.record.broker
         return sum(
             record.broker < own_id and not self.is_dead(record.incarnation) for record in registered_brokers(view)

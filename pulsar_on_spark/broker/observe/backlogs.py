@@ -84,7 +84,7 @@ class BacklogCounter:
     prevents the unmounting of a retired storage path.
 
     Args:
-        root: The root.
+        root: The open root.
     """
 
     def __init__(self, root: RootHandle) -> None:

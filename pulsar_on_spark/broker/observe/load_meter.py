@@ -24,7 +24,7 @@ class LoadMeter:
     """The meter of this broker's load. Call `measure` at even intervals, in the broker's event loop.
 
     Args:
-        views: The root's metadata.
+        views: The views of the root's metadata.
         ownership: The owners of bundles.
         topics: The loaded topics.
         meters: The rates of the loaded topics.

@@ -23,7 +23,7 @@ class Overview:
     """A broker's statistics of topics for operators. Call its methods in the broker's event loop.
 
     Args:
-        root: The root.
+        root: The open root.
         topics: The broker's loaded topics.
         url: The broker's URL, which is reported as the topics' owner.
     """

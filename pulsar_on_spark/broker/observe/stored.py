@@ -91,8 +91,8 @@ class Stored:
     """The periodically refreshed state of storage.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
     """
 
     def __init__(self, root: RootHandle, views: Views) -> None:

@@ -41,7 +41,7 @@ class Services:
     """The broker's parts.
 
     Attributes:
-        root: The root.
+        root: The open root.
         given: The settings that the broker was started with.
         settings: The settings in force, with changes at run time (see `settings_changes`).
         ports: The broker's ports.
@@ -51,7 +51,7 @@ class Services:
         authentications: Counts the authentications of clients.
         audit: The audit log of logins, refusals and changes.
         slow_refusals: Delays the answers to clients that fail to authenticate too often.
-        views: The root's metadata.
+        views: The views of the root's metadata.
         ownership: The brokers that serve topics.
         handover: Gives up bundles of this broker.
         balancer: Gives up bundles because of isolation policies or because of this broker's load.

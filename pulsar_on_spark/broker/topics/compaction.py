@@ -43,7 +43,7 @@ class CompactionCounts:
     Attributes:
         succeeded: Number of successful compactions.
         failed: Number of failed compactions.
-        duration_ms: Duration of the last compaction, without the wait for its turn.
+        duration_ms: Duration of the last compaction in milliseconds, without the wait for its turn.
     """
 
     succeeded: int = 0
@@ -55,9 +55,9 @@ class Compactions(TopicWork):
     """The compactions of one broker. Call all methods in its event loop.
 
     Args:
-        root: The root.
+        root: The open root.
         settings: The interval of checks of thresholds, and the default policies.
-        is_elsewhere: Returns True for a topic that another broker serves, which compacts it.
+        is_elsewhere: Returns True, by a view, for a topic that another broker serves and therefore compacts.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class Compactions(TopicWork):
 
         Args:
             topic: The topic or partition.
-            reach: The known end of its chain: the compaction covers at least the entries before it.
+            reach: The known end of the topic's chain: the compaction covers at least the entries before it. None to
+                cover the entries that the compaction finds.
 
         Raises:
             TopicBusyError: a compaction of the topic is running or waits for its turn.
@@ -141,7 +142,11 @@ class Compactions(TopicWork):
 
 
 def main() -> None:
-    """Compact one topic. Arguments: the root, the topic, the position to reach ("" for none), 1 to keep null keys."""
+    """Compact one topic, as a child process.
+
+    The program's arguments are the root's directory or URL, the topic, the position to reach ("" for none), and 1 to
+    keep messages without a key, else 0.
+    """
     logging.basicConfig(level=logging.WARNING)
     os.nice(_NICE)
     path, topic, position, retain_null_key = sys.argv[1:]

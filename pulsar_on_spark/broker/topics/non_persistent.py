@@ -45,7 +45,7 @@ class NonPersistentSubscription:
 
     Args:
         topic: The topic's full name.
-        partition: Its partition index, -1 for none.
+        partition: The topic's partition index, -1 if it is not a partition.
         request: The first consumer's request.
 
     Attributes:
@@ -81,15 +81,15 @@ class NonPersistentSubscription:
         return None if active_id is None else self._consumers[active_id]
 
     def permits(self, consumer: Consumer) -> int:
-        """Return the number of permits of a consumer; 0 if it is not connected."""
+        """Return the number of messages that a consumer may still get; 0 if it is not connected."""
         return self._permits.get(consumer.id, 0)
 
     def add(self, consumer: Consumer, request: SubscribeRequest) -> None:
         """Add a consumer.
 
         Raises:
-            ConsumerBusyError: it asks for another type than the connected consumers have, or they are Exclusive.
-            ConsumerAssignError: its hash ranges are invalid or overlap another consumer's.
+            ConsumerBusyError: the connected consumers have another type or division of keys, or are Exclusive.
+            ConsumerAssignError: the consumer's hash ranges are invalid or overlap another consumer's.
         """
         is_other = (request.type, request.key_shared) != (self.type, self._key_shared)
         if self._consumers and is_other:
@@ -109,7 +109,7 @@ class NonPersistentSubscription:
         self._notify_consumers(changes)
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer."""
+        """Remove a consumer; do nothing if it was removed before."""
         if self._consumers.get(consumer.id) is consumer:
             del self._consumers[consumer.id]
             del self._permits[consumer.id]
@@ -119,7 +119,12 @@ class NonPersistentSubscription:
                 self._notify_consumers(self._election.remove(consumer.id, _AT_ONCE, _AT_ONCE))
 
     def deliver(self, entry: bytes, look: EntryLook) -> None:
-        """Send an entry to the next consumer that can take it; count the entry as dropped if there is none."""
+        """Send an entry to the next consumer with permits, or count it as dropped if there is none.
+
+        Args:
+            entry: The entry's bytes.
+            look: The fields of its metadata.
+        """
         consumer = next(filter(self._can_take, self._candidates(look)), None)
         if consumer is None:
             self.dropped.messages += look.messages
@@ -152,7 +157,7 @@ class NonPersistentSubscription:
     # -- commands of consumers -----------------------------------------------------------------------------------------
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """Add permits to a consumer (FLOW)."""
+        """Add permits to a consumer (FLOW), each for one message."""
         if consumer.id in self._permits:
             self._permits[consumer.id] += permits
 
@@ -196,7 +201,7 @@ class NonPersistentSubscriptions:
         return not self._open
 
     def get(self, name: str) -> NonPersistentSubscription | None:
-        """Return the subscription if it has consumers, else None."""
+        """Return the subscription of a name; None if it has no consumers."""
         return self._open.get(name)
 
     def apply_limits(self, limits: SubscriptionLimits) -> None:
@@ -204,7 +209,7 @@ class NonPersistentSubscriptions:
         self._limits = limits
 
     async def subscribe(self, consumer: Consumer, request: SubscribeRequest) -> NonPersistentSubscription:
-        """Connect a consumer.
+        """Connect a consumer, and return its subscription, which is created for its first consumer.
 
         Raises:
             ServerRefusalError: a limit is reached, or the type is not enabled.
@@ -229,7 +234,7 @@ class NonPersistentSubscriptions:
         """Do nothing: a subscription without consumers would get no messages."""
 
     def remove_consumer(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
-        """Remove a consumer that has closed or lost its connection."""
+        """Remove a consumer that its client closed, or whose connection has ended."""
         subscription.remove(consumer)
         if not subscription.consumers:
             self._open.pop(subscription.name, None)
@@ -277,19 +282,19 @@ class NonPersistentTopic:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing was published, and its only clients are consumers that accept any schema."""
+        """True if nothing was published, and the topic's only clients are consumers that accept any schema."""
         consumers = [consumer for subscription in self.subscriptions.all for consumer in subscription.consumers]
         is_unused = not self.published.messages and self.producers.is_empty
         return is_unused and all(consumer.takes_any_schema for consumer in consumers)
 
     def follow_record(self, view: View) -> None:
-        """Apply the current policies of its namespace; connected clients stay connected."""
+        """Apply the current policies of the topic and its namespace; connected clients stay connected."""
         self._policies = policies = policies_of(view, self.name, self._defaults)
         self.producers.apply_limits(policies)
         self.subscriptions.apply_limits(subscription_limits(policies, DispatchLimits()))
 
     def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Deliver an entry, and send its receipt."""
+        """Deliver an entry to all subscriptions, and send its receipt; refuse it if it must be encrypted and is not."""
         refusal = encryption_refusal(self._policies, sent.entry)
         if refusal is not None:
             producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
@@ -306,7 +311,7 @@ class NonPersistentTopic:
         self.producers.on_entry_accepted(sent)
 
     def forget_producer(self, producer: Producer) -> None:
-        """Remove a producer that has closed or lost its connection."""
+        """Remove a producer that its client closed, or whose connection has ended."""
         self.producers.remove(producer.info)
         self._left()
 

@@ -43,8 +43,8 @@ class ClientSchemas:
 
     Args:
         store: The root's metadata.
-        views: The root's metadata for the event loop.
-        settings: The default policies: the compatibility strategy, and permission to register schemas.
+        views: The views of the root's metadata.
+        settings: The broker's settings, which give the default compatibility strategy and permission to register.
     """
 
     def __init__(self, store: MetadataStore, views: Views, settings: BrokerSettings) -> None:
@@ -55,13 +55,17 @@ class ClientSchemas:
         self._waiting = 0
 
     async def of_producer(self, name: TopicName, given: Schema | None) -> bytes:
-        """Return the version of a producer's schema, registering a new one; NO_VERSION without a schema.
+        """Return the version of a producer's schema as clients get it, registering a new schema.
+
+        Args:
+            name: The topic.
+            given: The schema that the producer sent; None for none, which returns NO_VERSION.
 
         Raises:
             IncompatibleSchemaError: the schema is incompatible with the existing ones, or the producer has none and
                 `is_schema_validation_enforced` requires one.
-            InvalidArgumentError: it is malformed.
-            TopicNotFoundError, MetadataError: the topic is gone, or the metadata cannot be read or written.
+            InvalidArgumentError: the schema is malformed.
+            TopicNotFoundError, MetadataError: the topic was deleted, or the metadata cannot be read or written.
         """
         schema = of_wire(given)
         if schema is not None:
@@ -80,7 +84,7 @@ class ClientSchemas:
 
         Args:
             name: The topic.
-            given: The schema; AUTO_CONSUME accepts any.
+            given: The schema that the consumer sent; None or AUTO_CONSUME to accept any.
             is_idle: True if the topic has no entries, no producers, and no consumers except with AUTO_CONSUME.
         """
         schema = of_wire(given)
@@ -100,12 +104,21 @@ class ClientSchemas:
             )
 
     async def find(self, name: TopicName, version: bytes) -> tuple[Schema, bytes]:
-        """Return a schema and its version, the latest one for NO_VERSION (errors as `find_version`)."""
+        """Return a schema in Pulsar's form, and its version as clients use it (errors as `find_version`).
+
+        Args:
+            name: The topic.
+            version: The version; NO_VERSION for the latest.
+        """
         record = await self.find_version(name, None if version == NO_VERSION else _number(version))
         return to_wire(record), version_bytes(record.version)
 
     async def find_version(self, name: TopicName, version: int | None) -> SchemaRecord:
-        """Return a schema by its version, if it is not deleted; the latest one for None.
+        """Return the schema of a version that is not deleted.
+
+        Args:
+            name: The topic.
+            version: The version's number; None for the latest.
 
         Raises:
             ServerRefusalError: there is no such version; clients expect the code TopicNotFound.
@@ -118,18 +131,18 @@ class ClientSchemas:
         return record
 
     async def same(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """Return the registered version of a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
+        """Return the record of a registered schema (errors as `find_version`; InvalidArgumentError: malformed)."""
         record = await self._same(await self._views.view(), name, schema)
         if record is None:
             raise _not_found(name, "no such schema")
         return record
 
     async def versions(self, name: TopicName) -> list[SchemaRecord]:
-        """Return all versions that are not deleted, by number (errors as `find_version`)."""
+        """Return all versions of a topic's schema that are not deleted, sorted by number (errors as `find_version`)."""
         return registry.versions(await self._views.view(), name)
 
     async def may_follow(self, name: TopicName, schema: TopicSchema) -> bool:
-        """True if `add` would accept a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
+        """Return True if `add` would accept a schema (errors as `find_version`; InvalidArgumentError: malformed)."""
         view = await self._views.view()
         strategy = self._strategy(view, name)
 
@@ -140,11 +153,14 @@ class ClientSchemas:
         return await self._in_turn(len(schema.data), follows)
 
     async def add(self, name: TopicName, schema: TopicSchema) -> SchemaRecord:
-        """Register a schema for an operator, even if clients may not register any (errors as `of_producer`)."""
+        """Register a schema for an operator, even if clients may not register any; return its record.
+
+        Raises the errors of `of_producer`.
+        """
         return await self._add(name, schema, lambda view: registry.Rules(self._strategy(view, name)))
 
     async def delete(self, name: TopicName, *, force: bool) -> int:
-        """Delete a topic's schema and return the version of the deletion (errors as `registry.delete_schema`)."""
+        """Delete a topic's schema; return the version number of the deletion (errors as `registry.delete_schema`)."""
         return await asyncio.to_thread(registry.delete_schema, self._store, name, force=force)
 
     async def strategy(self, name: TopicName) -> Strategy:
@@ -168,7 +184,13 @@ class ClientSchemas:
     async def _add(
         self, name: TopicName, schema: TopicSchema, rules_of: Callable[[View], registry.Rules]
     ) -> SchemaRecord:
-        """Register a schema by the rules of `rules_of` (errors as `registry.add_schema` and `_in_turn`)."""
+        """Register a schema and return its record (errors as `registry.add_schema` and `_in_turn`).
+
+        Args:
+            name: The topic.
+            schema: The schema.
+            rules_of: Returns the rules that a view gives for new schemas of the topic.
+        """
 
         def judge(view: View) -> registry.Judged:
             schema.check()
@@ -182,7 +204,7 @@ class ClientSchemas:
         raise registry.changed_meanwhile(name)
 
     async def _same(self, view: View, name: TopicName, schema: TopicSchema) -> SchemaRecord | None:
-        """Return the registered version of a schema; None if there is none (other errors as `same`)."""
+        """Return the record of a registered schema; None if it is not registered (other errors as `same`)."""
 
         def find() -> SchemaRecord | None:
             schema.check()
@@ -191,18 +213,18 @@ class ClientSchemas:
         return await self._parsed(view, name, schema, find)
 
     async def _parsed(self, view: View, name: TopicName, schema: TopicSchema, work: Callable[[], _T]) -> _T:
-        """Run work that parses schemas without comparing them; long schemas wait for a turn (errors as `_in_turn`)."""
+        """Return the result of `work`, which parses schemas; long schemas wait for a turn (errors as `_in_turn`)."""
         known = [record.data for record in registry.versions(view, name)]
         if len(schema.data) + sum(map(len, known)) <= SHORT_LETTERS:
             return work()
         return await self._in_turn(len(schema.data), work)
 
     async def _in_turn(self, letters: int, work: Callable[[], _T]) -> _T:
-        """Run work on a schema in the thread for long schemas, one piece at a time, because it may take seconds.
+        """Return the result of `work` on a schema, which runs in the thread for long schemas, as it may take seconds.
 
         Args:
-            letters: Length of the schema, which counts towards `MAX_WAITING_LETTERS`.
-            work: The work.
+            letters: Length of the schema in characters, which counts towards `MAX_WAITING_LETTERS`.
+            work: The function to run; one runs at a time.
 
         Raises:
             ServerRefusalError: too many schemas wait; the client retries.
@@ -219,12 +241,12 @@ class ClientSchemas:
 
 
 def of_wire(schema: Schema | None) -> TopicSchema | None:
-    """Convert a client's schema; None for no schema and for AUTO_CONSUME.
+    """Convert a client's schema to the registry's form; None for no schema and for AUTO_CONSUME.
 
     NONE is a schema like any other: clients that use it to declare bytes request its version later.
 
     Raises:
-        InvalidArgumentError: its bytes are not text, or not a valid KEY_VALUE schema.
+        InvalidArgumentError: the schema's bytes are not text, or not a valid KEY_VALUE schema.
     """
     if schema is None or schema.type == Schema.AutoConsume:
         return None
@@ -251,7 +273,7 @@ def to_wire(record: SchemaRecord) -> Schema:
 
 
 def version_bytes(number: int) -> bytes:
-    """Convert a version number to the bytes that clients use."""
+    """Convert a version number to the 8 bytes that clients use."""
     return _VERSION.pack(number)
 
 
@@ -268,7 +290,7 @@ def _number(version: bytes) -> int:
 
 
 def _key_value_text(data: bytes) -> str:
-    """Parse length and bytes of the key's schema, then of the value's (Pulsar's `KeyValueSchemaInfo`)."""
+    """Return the schemas of key and value as JSON, from Pulsar's `KeyValueSchemaInfo`: length and bytes of each."""
     parts, at = [], 0
     for _ in range(2):
         length = max(_LENGTH.unpack_from(data, at)[0], 0)

@@ -12,7 +12,14 @@ from pulsar_on_spark.broker.topics.topics import AnyTopic
 
 
 class Subscribed(NamedTuple):
-    """A consumer of a connection, with its topic, its subscription, and the function that removes it."""
+    """A consumer of a connection.
+
+    Attributes:
+        topic: The consumer's topic.
+        subscription: The consumer's subscription.
+        consumer: The consumer.
+        leave: Removes the consumer from its subscription.
+    """
 
     topic: AnyTopic
     subscription: Subscription | NonPersistentSubscription

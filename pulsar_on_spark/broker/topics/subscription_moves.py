@@ -23,7 +23,13 @@ _READ_BYTES: Final = 4 << 20
 
 
 async def seek(topic: BrokerTopic, record: SubscriptionRecord, position: Position) -> None:
-    """Reset a subscription to a position and disconnect its consumers (errors as `acquire_subscription`)."""
+    """Reset a subscription to a position, and disconnect its consumers (errors as `acquire_subscription`).
+
+    Args:
+        topic: The topic.
+        record: The subscription.
+        position: The next entry that it reads.
+    """
     subscription = await topic.subscriptions.acquire_subscription(record.name, record.type)
     await topic.subscriptions.seek(subscription, position)
 
@@ -48,7 +54,7 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
     Args:
         topic: The topic.
         record: The subscription.
-        reader: Reads the entries, to count their messages.
+        reader: The reader of the entries, whose messages are counted.
         messages: Number of messages; all if there are fewer.
 
     Raises:
@@ -73,7 +79,7 @@ async def skip(topic: BrokerTopic, record: SubscriptionRecord, reader: EntryRead
 
 
 def _ack(cursor: Cursor, entry: StoredEntry, messages: int) -> tuple[Ack, int]:
-    """Return an acknowledgement of at most `messages` messages of an entry, and their number."""
+    """Return an acknowledgement of at most `messages` messages of an entry, and the number of these messages."""
     look = look_at(entry.data)
     if look.is_marker:
         return Ack(entry.ledger_id, entry.entry_id), 0

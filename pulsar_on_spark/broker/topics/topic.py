@@ -56,15 +56,16 @@ class BrokerTopic:
     Attributes:
         name: Its name.
         part: The topic in the catalog.
-        topic_id: Its id.
+        topic_id: The topic's id.
         incarnation: The incarnation whose journal stores its entries.
         chain: Its visible chain of ledgers.
-        waiting: Entries that the journal has not accepted yet.
-        dedup: Detects duplicates; None if deduplication is off.
+        waiting: Entries that the journal has not accepted yet, in order.
+        dedup: The topic's deduplication; None if it is off.
         keeps_entries: True to cache stored entries in memory (see `SubscribedTopic`).
         published: The counters of published messages since it was loaded.
         policies: Its effective policies.
-        terminated: Ledger and entry of its last message, (-1, -1) for none; None if it is not terminated.
+        terminated: Ledger and entry id of the last message of a terminated topic, (-1, -1) if it has no message; None
+            if the topic is not terminated.
         producers: Its producers.
         subscriptions: Its loaded subscriptions.
     """
@@ -108,7 +109,7 @@ class BrokerTopic:
 
     @property
     def is_unused(self) -> bool:
-        """True if it has no clients, no loaded subscription and no open ledger, so that it can be forgotten."""
+        """True if it has no clients, no loaded subscription and no open ledger, so that it can be unloaded."""
         is_left = self.producers.is_empty and self.subscriptions.is_empty and not self.waiting
         return is_left and self.topic_id not in self.incarnation.ledgers
 
@@ -124,7 +125,7 @@ class BrokerTopic:
 
         Raises:
             TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
-            PulsarpyError: its policies require a journal that cannot be opened.
+            PulsarpyError: the topic's policies require a journal that cannot be opened.
         """
         own = {incarnation.id for incarnation in self._journals}
         were_open = [ledger for ledger in view.all(LedgerRecord, self.topic_id) if is_open(view, ledger)]
@@ -243,7 +244,7 @@ class BrokerTopic:
             self.subscriptions.on_topic_ended()
 
     async def refuse_producers(self, refusal: PulsarpyError) -> None:
-        """Disconnect producers after their outstanding receipts, and refuse new producers with this error.
+        """Disconnect producers after their outstanding receipts, and refuse new producers with the error `refusal`.
 
         The refusal lasts until `admit_producers`, or forever if the topic is terminated.
         """
@@ -257,12 +258,12 @@ class BrokerTopic:
                 self.producers.disconnect_all(refusal)
 
     def admit_producers(self) -> None:
-        """End the refusal of producers."""
+        """End the refusal of producers, which reconnect; a terminated topic still refuses them."""
         if self.terminated is None:
             self.producers.disconnect_all()
 
     async def _drained(self) -> None:
-        """Wait until all entries of the topic in the journal have an outcome; the caller has blocked its producers.
+        """Wait until all entries of the topic in the journal have an outcome; the caller has stopped its producers.
 
         Raises:
             JournalUnavailableError: the wait timed out.
@@ -282,7 +283,7 @@ class BrokerTopic:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Check an entry of a producer and pass it to the journal."""
+        """Check an entry of a producer, and append it to the journal or refuse it."""
         refusal = publish_refusal(self.policies, sent.entry, current_ms())
         if refusal is not None:
             producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
@@ -333,13 +334,13 @@ class BrokerTopic:
             self._path.drop_waiting(self)
 
     def forget_producer(self, producer: Producer) -> None:
-        """Remove a producer that has closed or lost its connection."""
+        """Remove a producer that its client closed, or whose connection has ended."""
         self.producers.remove(producer.info)
         if producer.pending:
             self._path.drop_closed(self)
 
     def on_ledger_grew(self, ledger: LedgerId, end: int) -> None:
-        """Make acknowledged entries of an open ledger visible to consumers."""
+        """Make the acknowledged entries before `end` of an open ledger visible to consumers."""
         try:
             if self._credit.is_relative:
                 self._credit.grant(self.subscriptions.all)
@@ -352,7 +353,7 @@ class BrokerTopic:
             )
 
     async def wait_until_readable(self) -> None:
-        """Wait until all acknowledged entries are visible in the chain."""
+        """Wait until all entries acknowledged so far are readable, at most `follower.SETTLE_S`."""
         await self._follower.wait_until_readable(self.topic_id)
 
     async def _commit_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Automatic creation of topics at their first use: whether it is allowed, and commits that creations share."""
+"""Automatic creation of topics at their first use: the rules that allow it, and commits that creations share."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class TopicCreation:
             rate: The rate at which the client may create topics.
 
         Raises:
-            TopicNotFoundError: automatic creation is off, or its namespace does not exist.
-            InvalidArgumentError: its namespace has reached its limit of topics, or its name is too long.
+            TopicNotFoundError: automatic creation is off, or the topic's namespace does not exist.
+            InvalidArgumentError: the namespace has reached its limit of topics, or the topic's name is too long.
             ServerRefusalError: topics are created too fast.
             MetadataError: the commit failed.
         """
         return await self._join(name, self._default_partitions(view, name), rate)
 
     async def create_partitioned(self, view: View, name: TopicName, rate: CreationRate) -> TopicRecord | None:
-        """Create a topic as `create` does if automatic creation makes partitioned topics, else return None.
+        """Create a topic as `create` if automatic creation makes partitioned topics; else return None, creating none.
 
         Clients request the number of partitions before they use a topic, and also of topics that they never use (Go's
         client does, for retry topics under old names). So a topic without partitions is only created by its first
@@ -67,7 +67,7 @@ class TopicCreation:
         return None if partitions is None else await self._join(name, partitions, rate)
 
     def _default_partitions(self, view: View, name: TopicName) -> int | None:
-        """Return the number of partitions of a topic created automatically; None for none (errors as `create`)."""
+        """Return the number of partitions of an automatically created topic; None for none (errors as `create`)."""
         require_namespace(view, name)
         creation = effective_policies(view, name, self._defaults).auto_topic_creation
         if not creation.allow_auto_topic_creation:
@@ -120,10 +120,10 @@ def _decision(wanted: Mapping[TopicName, int | None], limits: TopicLimits) -> De
 
 
 def require_namespace(view: View, name: TopicName) -> None:
-    """Require the namespace of a new topic: a mistyped name must not create a topic that no consumer reads.
+    """Require that the namespace of a new topic exists: a mistyped name must not create a topic that nothing reads.
 
     Raises:
-        TopicNotFoundError: there is no such namespace.
+        TopicNotFoundError: the namespace does not exist.
     """
     if view.get(NamespaceRecord, name.namespace) is None:
         raise TopicNotFoundError(
@@ -138,5 +138,5 @@ def not_there(name: TopicName) -> TopicNotFoundError:
 
 
 def _shared(error: Exception) -> Exception:
-    """Return the error for every creation that shared a failed commit."""
+    """Return the error that every creation that shared a failed commit gets; an unexpected error as MetadataError."""
     return error if isinstance(error, PulsarpyError) else MetadataError(f"Topics could not be created: {error!r}.")

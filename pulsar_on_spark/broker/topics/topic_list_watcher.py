@@ -25,8 +25,8 @@ class ListChange(NamedTuple):
     """An update of a client's list.
 
     Attributes:
-        new: New topics and partitions, sorted.
-        deleted: Deleted topics and partitions, sorted.
+        new: Full names of new topics and partitions, sorted.
+        deleted: Full names of deleted topics and partitions, sorted.
         topics_hash: The hash of the updated list.
     """
 
@@ -62,14 +62,24 @@ class TopicListWatcher:
             ) from error
 
     def begin(self, names: Collection[str], known_hash: str) -> TopicList:
-        """Begin to watch; return all matching topics, or only their hash if the client has this list already."""
+        """Begin to watch, and return the matching topics, or only their hash if the client has this list already.
+
+        Args:
+            names: Full names of all topics and partitions of the root.
+            known_hash: The hash of the client's list; "" if it has none.
+        """
         self._matching = set(self._matched(names))
         topics_hash = hash_of(self._matching)
         changed = topics_hash != known_hash
         return TopicList(sorted(self._matching) if changed else [], topics_hash, changed)
 
     def change(self, came: Iterable[str], went: Collection[str]) -> ListChange | None:
-        """Apply created and deleted topics of the root; return the update, or None if the list does not change."""
+        """Apply changes of the root's topics; return the update for the client, or None if its list does not change.
+
+        Args:
+            came: Full names of created topics and partitions.
+            went: Full names of deleted topics and partitions.
+        """
         new = [name for name in self._matched(came) if name not in self._matching]
         deleted = sorted(self._matching.intersection(went))
         if not new and not deleted:
@@ -88,5 +98,5 @@ class TopicListWatcher:
 
 
 def _base(name: str) -> str:
-    """Return the partitioned topic of a partition's normalised full name, and any other name unchanged."""
+    """Return the full name of the partitioned topic of a partition; any other normalised full name unchanged."""
     return TopicName.parse(name).partitioned_base.full if PARTITION_SUFFIX in name else name

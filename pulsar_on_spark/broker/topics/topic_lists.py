@@ -36,12 +36,12 @@ class TopicList(NamedTuple):
 
 
 def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: str = "") -> TopicList:
-    """List the topics of a namespace.
+    """Return the topics of a namespace, or only their hash if the client has the list already.
 
     Args:
         names: Normalised full names of topics and partitions of all namespaces.
         namespace: `tenant/namespace`.
-        mode: The domains that the client asks for.
+        mode: The domains that the client requests: persistent topics, non-persistent ones, or both.
         known_hash: The hash of the client's list; "" if it has none.
     """
     topics = sorted(set(topics_in(names, namespace, mode)))
@@ -51,7 +51,7 @@ def list_topics(names: Iterable[str], namespace: str, mode: Mode, known_hash: st
 
 
 def topics_in(names: Iterable[str], namespace: str, mode: Mode) -> list[str]:
-    """Return the names of a namespace's topics that clients may match; arguments as in `list_topics`."""
+    """Return the full names of a namespace's topics, without system topics (arguments as `list_topics`)."""
     # Normalised names are compared as strings: parsing ten thousand of them would block other clients.
     prefixes = tuple(f"{domain}://{namespace}/" for domain in _DOMAINS[mode]) if namespace != SYSTEM_NAMESPACE else ()
     return [

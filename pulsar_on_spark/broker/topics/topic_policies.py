@@ -30,7 +30,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 
 
 def default_policies(settings: BrokerSettings) -> Policies:
-    """Return the default policies, for topics that neither set a policy nor inherit it from their namespace."""
+    """Return the policies that a broker's settings give topics that neither set nor inherit a policy."""
     quota_policy = BacklogQuotaPolicy(settings.backlog_quota_default_retention_policy)
     kept = settings.default_retention_time_in_minutes, settings.default_retention_size_in_mb
     minutes, mib = (0, 0) if 0 in kept else kept
@@ -85,12 +85,12 @@ def default_policies(settings: BrokerSettings) -> Policies:
 
 
 def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
-    """Return the policies of a topic. If the settings require encryption, no policy can switch it off.
+    """Return the effective policies of a topic. If the settings require encryption, no policy can switch it off.
 
     Args:
-        view: The metadata.
+        view: The current metadata.
         name: The topic.
-        defaults: The default policies.
+        defaults: The broker's default policies.
     """
     policies = effective_policies(view, name, defaults)
     if defaults.encryption_required and not policies.encryption_required:
@@ -99,19 +99,19 @@ def policies_of(view: View, name: TopicName, defaults: Policies) -> Policies:
 
 
 def topic_limits(settings: BrokerSettings) -> TopicLimits:
-    """Return the limits of new topics."""
+    """Return the limits of new topics: the partitions of a topic, and the topics of a namespace."""
     return TopicLimits(
         settings.max_num_partitions_per_partitioned_topic or MAX_PARTITIONS, settings.max_topics_per_namespace
     )
 
 
 def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
-    """Return the reason why a topic refuses an entry; None if it accepts it.
+    """Return the reason why a topic's policies refuse an entry, one sentence; None if they accept it.
 
     Args:
         policies: The topic's policies.
         entry: The entry as its producer sent it.
-        now_ms: The time in milliseconds since 1970.
+        now_ms: The current time, in milliseconds since 1970.
     """
     largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
     if 0 < largest < len(entry):
@@ -127,14 +127,14 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
 
 
 def encryption_refusal(policies: Policies, entry: bytes) -> str | None:
-    """Return the reason why a topic refuses an entry that is not encrypted; None if it accepts it."""
+    """Return the reason why a topic's policies refuse an entry that is not encrypted; None if they accept it."""
     if policies.encryption_required and not is_encrypted(entry):
         return "Messages must be encrypted (encryptionRequired): give the producer a key to encrypt with."
     return None
 
 
 def dispatch_limits(settings: BrokerSettings) -> DispatchLimits:
-    """Return the dispatch limits that only the settings define."""
+    """Return the limits of dispatching that only the settings define, such as the sizes of reads."""
     return DispatchLimits(
         dispatcher_max_read_batch_size=settings.dispatcher_max_read_batch_size,
         dispatcher_max_read_size_bytes=settings.dispatcher_max_read_size_bytes,
@@ -163,7 +163,7 @@ def roll_over(settings: BrokerSettings) -> RollOver:
 
 
 def subscription_limits(policies: Policies, dispatch: DispatchLimits) -> SubscriptionLimits:
-    """Return the limits of a topic's subscriptions."""
+    """Return the limits of a topic's subscriptions from its policies, and from the limits that no policy defines."""
     return SubscriptionLimits(
         subscriptions=policies.max_subscriptions_per_topic,
         consumers=policies.max_consumers_per_topic,

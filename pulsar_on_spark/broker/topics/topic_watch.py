@@ -47,7 +47,7 @@ class TopicWatch:
     Call all methods in the broker's event loop.
 
     Args:
-        views: The root's metadata.
+        views: The views of the root's metadata.
         topics: The broker's topics.
         forget_after_s: Time for which an unused topic stays loaded, in seconds.
     """
@@ -85,10 +85,10 @@ class TopicWatch:
 
         Args:
             peer: The client.
-            watcher_id: The client's number for this watch; an existing one is replaced.
+            watcher_id: The client's number for this watch; it replaces an existing watch of the same number.
             namespace: `tenant/namespace`.
             pattern: The client's regular expression.
-            known_hash: The hash of the client's list.
+            known_hash: The hash of the client's list; "" if it has none.
 
         Raises:
             InvalidArgumentError: the pattern is invalid in RE2, or the client watches too many lists.
@@ -109,7 +109,7 @@ class TopicWatch:
 
     @property
     def watchers(self) -> list[tuple[Peer, int, str]]:
-        """All watches: the client, its number of the watch, and the namespace."""
+        """All watches: the client, its number of the watch, and the namespace (`tenant/namespace`)."""
         return [
             (peer, watcher_id, watcher.namespace)
             for peer, watchers in self._watchers.items()
@@ -117,7 +117,7 @@ class TopicWatch:
         ]
 
     def unwatch(self, peer: Peer, watcher_id: int) -> None:
-        """End one watch of a client."""
+        """End one watch of a client; do nothing if there is no such watch."""
         self._watchers.get(peer, {}).pop(watcher_id, None)
 
     def unwatch_all(self, peer: Peer) -> None:
@@ -146,7 +146,7 @@ class TopicWatch:
     # -- loaded topics -------------------------------------------------------------------------------------------------
 
     async def scan_metadata(self) -> None:
-        """Scan the metadata once.
+        """Scan the metadata once: update loaded topics and watching clients, and unload unused topics.
 
         Raises:
             MetadataError: the metadata cannot be read.
@@ -161,7 +161,7 @@ class TopicWatch:
         await self._forget_unused()
 
     async def _follow(self, view: View) -> None:
-        """Apply changed records to loaded topics; changes during the scan are seen by the next one."""
+        """Apply changed records to loaded topics; the next scan applies changes that are made during this one."""
         loaded: list[AnyTopic] = [*self._topics, *self._topics.non_persistent]
         records_of_loaded = await asyncio.to_thread(lambda: [_records(view, topic) for topic in loaded])
         seen = dict(zip(loaded, records_of_loaded, strict=True))
@@ -197,14 +197,17 @@ class TopicWatch:
 def _changes(
     view: View, before: frozenset[str], watchers: Sequence[TopicListWatcher]
 ) -> tuple[frozenset[str], list[ListChange | None]]:
-    """Return the names of all partitions and unpartitioned topics, and the change of each watcher's list."""
+    """Return the full names of all partitions and unpartitioned topics, and each watcher's update, None for none."""
     names = frozenset(topic.name for topic in view.all(TopicRecord) if topic.partitions is None)
     came, went = names - before, before - names
     return names, [watcher.change(came, went) if came or went else None for watcher in watchers]
 
 
 def _records(view: View, topic: AnyTopic) -> _Seen:
-    """Return the records that define a topic; views parse each row once, so unchanged rows are identical objects."""
+    """Return the records that define a topic: of itself, of its partitioned topic, its namespace and the settings.
+
+    None stands for a missing record. Views parse each row once, so unchanged rows are identical objects.
+    """
     name = topic.name
     base = view.get(TopicRecord, name.partitioned_base.full) if name.partition_index >= 0 else None
     settings = view.get(SettingsRecord, "settings")

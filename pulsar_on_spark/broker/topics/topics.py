@@ -45,12 +45,12 @@ class Topics:
     """All topics of a root, for a broker. Call all methods in its event loop.
 
     Args:
-        root: The root.
-        views: Its metadata.
+        root: The open root.
+        views: The views of the root's metadata.
         commits: The group commit of the metadata.
-        settings: The rules of automatic creation, and other defaults.
-        load: Creates the object of a topic.
-        publish_rate: The publish rate of all topics together.
+        settings: The broker's settings: the rules of automatic creation, and the default policies.
+        load: Creates the object of an existing topic.
+        publish_rate: The limit on the publish rate of all topics together.
         require_served: Called before a topic is loaded; raises `ServerRefusalError` if another broker serves it.
         is_elsewhere: Returns True if another broker serves a topic, according to a view.
 
@@ -87,7 +87,7 @@ class Topics:
         """Running loads, by name and by permission to create the topic."""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self.loads = Latencies()
-        """Histogram of the time to load a topic."""
+        """The histogram of the times to load a topic."""
         self._is_closed = False
 
     def __iter__(self) -> Iterator[BrokerTopic]:
@@ -107,7 +107,7 @@ class Topics:
                 makes topics without partitions, returns 0 without creating one (`TopicCreation.create_partitioned`).
 
         Raises:
-            TopicNotFoundError: it does not exist.
+            TopicNotFoundError: the topic does not exist, and is not created.
             MetadataError: the metadata cannot be read or written.
         """
         if not name.is_persistent or name in self._loaded:
@@ -136,8 +136,8 @@ class Topics:
                 `TopicCreation.create`). Concurrent calls for one topic count once, at the rate of the first call.
 
         Raises:
-            ServerRefusalError: it is a partitioned topic and not a partition, or the broker is shutting down.
-            TopicNotFoundError: it does not exist.
+            ServerRefusalError: the topic is partitioned and not a partition, or the broker is shutting down.
+            TopicNotFoundError: the topic does not exist, and is not created.
             PulsarpyError: as `BrokerTopic.load`.
         """
         key = name, create is not None
@@ -211,10 +211,10 @@ class Topics:
         """Terminate a topic (see `BrokerTopic.terminate`); no effect on a terminated one.
 
         Returns:
-            The id of its last message; as in Pulsar, (-1, -1) for none.
+            The id of the topic's last message; as in Pulsar, (-1, -1) if it has none.
 
         Raises:
-            ServerRefusalError: it is not persistent, or has partitions, or is being unloaded.
+            ServerRefusalError: the topic is not persistent, has partitions, or is being unloaded.
             TopicNotFoundError: there is no such topic.
             PulsarpyError: as `BrokerTopic.terminate`.
         """
@@ -240,8 +240,8 @@ class Topics:
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: it has producers, consumers or subscriptions, and `force` is false.
-            InvalidArgumentError: it is a partition.
+            TopicBusyError: the topic has producers, consumers or subscriptions, and `force` is false.
+            InvalidArgumentError: the topic is a partition.
             MetadataError: the deletion could not be committed.
         """
         if not name.is_persistent:
@@ -274,7 +274,7 @@ class Topics:
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: it has producers or consumers, or `check` raises it.
+            TopicBusyError: the topic has producers or consumers, or `check` raises it.
             MetadataError: the deletion could not be committed.
         """
         parts = await self._parts(name)
@@ -283,7 +283,7 @@ class Topics:
                 await stack.enter_async_context(self._lock(part))
             for part in parts:
                 if (topic := self._loaded.get(part)) is not None and topic.has_clients:
-                    raise TopicBusyError(f"Topic {part} is used again, and not deleted.")
+                    raise TopicBusyError(f"Topic {part} is in use again: it is not deleted.")
             for part in parts:
                 await self._unload(part)
             await asyncio.to_thread(catalog.delete_topic, self._root.store, name, force=True, check=check)
@@ -293,7 +293,7 @@ class Topics:
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            TopicBusyError: a compaction of it is running or waits for its turn.
+            TopicBusyError: a compaction of the topic is running or waits for its turn.
             MetadataError: the metadata cannot be read.
         """
         for part in await self._parts(name):
@@ -303,7 +303,7 @@ class Topics:
             self.compactions.run(part, None if topic is None else topic.chain.end)
 
     async def compaction_status(self, name: TopicName) -> WorkStatus:
-        """Return the state of a topic's compaction.
+        """Return the state of a topic's last compaction, of all its partitions together.
 
         Raises:
             TopicNotFoundError: there is no such topic.
@@ -312,11 +312,11 @@ class Topics:
         return WorkStatus.of_all([self.compactions.status(part) for part in await self._parts(name)])
 
     async def _parts(self, name: TopicName) -> list[TopicName]:
-        """Return the topic or its partitions, without those that another broker serves.
+        """Return the name of the topic, or the names of its partitions, without those that another broker serves.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            ServerRefusalError: it has no partitions, and another broker serves it.
+            ServerRefusalError: the topic has no partitions, and another broker serves it.
         """
         view = await self._views.view()
         record = catalog.require_topic(view, name)
@@ -361,7 +361,7 @@ class Topics:
                 await volatile.close()
 
     async def unload_lost(self, view: RecentView) -> None:
-        """Unload the topics that another broker serves."""
+        """Unload the topics that another broker serves according to a view."""
         for topic in [*self, *self.non_persistent]:
             if not self.is_elsewhere(view, topic.name):
                 continue
@@ -372,7 +372,7 @@ class Topics:
                 await self.unload_if_loaded(topic)
 
     async def unload_if_loaded(self, topic: BrokerTopic) -> None:
-        """Unload a topic, if it is still loaded."""
+        """Unload a topic unless it was unloaded before."""
         async with self._lock(topic.name):
             if self._loaded.get(topic.name) is topic:
                 await self._unload(topic.name)

@@ -31,7 +31,7 @@ class Authorized:
         app: The application.
         routes: Its routes, in matching order.
         access: The rules.
-        views: The root's metadata.
+        views: The views of the root's metadata.
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], access: Access, views: Views) -> None:

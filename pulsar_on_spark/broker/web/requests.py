@@ -142,7 +142,7 @@ def single(view: View, name: TopicName, what: str) -> TopicRecord:
     """Return the record of a topic without partitions, or of one partition.
 
     Args:
-        view: The metadata.
+        view: The current metadata.
         name: The topic or partition.
         what: The subject of the error's sentence, such as "Peeking".
 
