@@ -22,7 +22,7 @@ from pulsar_on_spark.broker.services.services import Services
 
 
 def make_handlers(services: Services) -> Handlers[Connection]:
-    """Return the handlers of all commands, bound to a broker's parts."""
+    """Return the handlers of all commands of clients, bound to a broker's parts."""
     return Handlers(
         requests=guarded(
             services,

@@ -36,6 +36,9 @@ def ack(connection: Connection, command: CommandAck) -> Steps | None:
     """Handle ACK: acknowledge before the client's next command; answer, if requested, once the acks are durable.
 
     An ACK for an unknown consumer is dropped silently, as in official brokers.
+
+    Returns:
+        The steps that acknowledge the messages, if there are more than `IDS_AT_ONCE`; else None.
     """
     subscribed = live_consumer(connection, command.consumer_id)
     if subscribed is None:
@@ -61,11 +64,11 @@ def _at_once(ids: Sequence[MessageIdData]) -> Iterator[Sequence[MessageIdData]]:
 def _take_acks(
     connection: Connection, command: CommandAck, subscribed: Subscribed, ids: Sequence[MessageIdData]
 ) -> PulsarpyError | None:
-    """Acknowledge messages; return the error if some of the acks are refused, else None."""
+    """Acknowledge messages; return the error if some of the acknowledgements are refused, else None."""
     try:
         if command.txnid_most_bits or command.txnid_least_bits:
             raise ServerRefusalError(
-                ServerError.NotAllowedError, "Transactions are not supported: acknowledge without one."
+                ServerError.NotAllowedError, "Transactions are not supported: acknowledge without a transaction."
             )
         is_cumulative = command.ack_type == CommandAck.Cumulative
         acks = [_ack(id_, subscribed.topic, is_cumulative) for id_ in ids]
@@ -118,7 +121,11 @@ async def _confirm(
 
 
 def redeliver(connection: Connection, command: CommandRedeliverUnacknowledgedMessages) -> Steps | None:
-    """Handle REDELIVER_UNACKNOWLEDGED_MESSAGES."""
+    """Handle REDELIVER_UNACKNOWLEDGED_MESSAGES: deliver some or all of the consumer's messages again.
+
+    Returns:
+        The steps that do this, if the command names more than `IDS_AT_ONCE` messages; else None.
+    """
     subscribed = live_consumer(connection, command.consumer_id)
     if subscribed is None:
         return None

@@ -38,7 +38,7 @@ class CommandRule(NamedTuple):
     """The rule of a command.
 
     Attributes:
-        requires: Returns the operations that the client must be allowed to do.
+        requires: Returns, for a command, the operations and resources that the client must be allowed.
         refusal: Pulsar's message for a client that is not allowed to do them.
         shows_missing_namespace: True if a missing namespace is also reported to a client without permission, as the
             tests of official clients expect.
@@ -50,7 +50,7 @@ class CommandRule(NamedTuple):
 
 
 def topic_name(text: str) -> TopicName:
-    """Parse a topic name that a client sent.
+    """Return the topic name in a text that a client sent.
 
     Raises:
         ServerRefusalError: the name is invalid in Pulsar.
@@ -139,7 +139,7 @@ GUARDS: Final[Mapping[int, CommandRule]] = {
 
 
 def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> dict[int, Request[Connection]]:
-    """Return the handlers of requests, each of which authorizes the client before it carries out a command.
+    """Return handlers that authorize the client before the given handlers carry out a request, by type of command.
 
     Raises:
         KeyError: a command has no rule.
@@ -148,7 +148,7 @@ def guarded(services: Services, requests: Mapping[int, Request[Connection]]) -> 
 
 
 def unguarded(signals: Mapping[int, Signal[Connection]]) -> dict[int, Signal[Connection]]:
-    """Return the handlers of signals, after checking that their commands need no permission.
+    """Check that the commands of handlers of signals need no permission; return the handlers by type of command.
 
     Raises:
         KeyError: a command has no rule, or its rule requires a permission.
@@ -171,7 +171,7 @@ def _guarded(services: Services, rule: CommandRule, request: Request[Connection]
 
 
 def require_still(services: Services, connection: Connection, type_: int, command: Any) -> None:
-    """Check that the client is still allowed to do a command, after its handler has waited.
+    """Check that the client is still allowed to do a command of a type, after the command's handler has waited.
 
     Handlers call this before they read a large answer, and in the same turn of the event loop in which they register a
     producer, consumer or watcher. So a permission that is revoked meanwhile is noticed either here or by `Recheck`.
@@ -183,7 +183,7 @@ def require_still(services: Services, connection: Connection, type_: int, comman
 
 
 def require(services: Services, connection: Connection, rule: CommandRule, command: Any) -> None:
-    """Check that the client is allowed to do a command, and audit a refusal.
+    """Check that the client is allowed to do a command by the command's rule, and audit a refusal.
 
     Raises:
         NotAuthorizedError: the client is not allowed.

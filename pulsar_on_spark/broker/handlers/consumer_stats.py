@@ -37,5 +37,5 @@ async def stats(services: Services, connection: Connection, command: CommandCons
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handler of CONSUMER_STATS."""
+    """Return the handler of CONSUMER_STATS, by type of command."""
     return {BaseCommand.CONSUMER_STATS: Request(partial(stats, services), replies.consumer_stats_failed)}

@@ -158,8 +158,8 @@ def _check(command: CommandSubscribe, name: TopicName) -> None:
     if len(command.keySharedMeta.hashRanges) > MAX_HASH_RANGES:
         raise ServerRefusalError(
             ServerError.ConsumerAssignError,
-            f"The consumer has {len(command.keySharedMeta.hashRanges)} hash ranges, but at most {MAX_HASH_RANGES} are "
-            "allowed: merge adjacent ones.",
+            f"Consumer {command.consumer_name!r} has {len(command.keySharedMeta.hashRanges)} hash ranges, but at most "
+            f"{MAX_HASH_RANGES} are allowed: merge adjacent ranges.",
         )
     check_new_properties(f"Consumer {command.consumer_name!r}", {pair.key: pair.value for pair in command.metadata})
     try:
@@ -203,7 +203,7 @@ async def _require_subscription(
 
 
 async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscribe) -> InitialPosition:
-    """Return the position at which a new subscription begins."""
+    """Return the start of a new subscription that the command requests."""
     if not command.durable:
         if command.start_message_rollback_duration_sec:
             since_ms = current_ms() - command.start_message_rollback_duration_sec * 1000
@@ -214,7 +214,7 @@ async def _start(reader: EntryReader, topic: BrokerTopic, command: CommandSubscr
 
 
 async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
-    """Disconnect the subscription's consumers on dead connections; return True if there were any."""
+    """Disconnect the consumers of the named subscription whose connections are dead; return True if there were any."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         return False
@@ -225,7 +225,7 @@ async def _evict_dead_consumers(topic: AnyTopic, name: str) -> bool:
 
 
 def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
-    """Return the first entry to read for a client that starts at a message; the client drops earlier messages."""
+    """Return the position to read from for a client that starts at a message; the client drops earlier messages."""
     first = id_.first_chunk_message_id if id_.HasField("first_chunk_message_id") else id_
     if first.ledgerId >= _EARLIEST_LEDGER:
         return EARLIEST
@@ -235,7 +235,7 @@ def _position(id_: MessageIdData, topic: BrokerTopic) -> Position:
 
 
 def signed(number: int) -> int:
-    """Convert an unsigned 64-bit entry id of the protocol to a signed number."""
+    """Return an unsigned 64-bit entry id of the protocol as a signed number."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -356,7 +356,7 @@ def _leave(subscribed: Subscribed) -> None:
 
 
 def live_consumer(connection: Connection, number: int) -> Subscribed | None:
-    """Return a client's consumer by its consumer id; None if the consumer is not connected."""
+    """Return a client's consumer by the client's consumer id; None if the consumer is not connected."""
     subscribed = connection.consumers.get(number)
     return None if subscribed is None or subscribed.consumer.is_closed else subscribed
 
@@ -383,7 +383,7 @@ def _seek_target(connection: Connection, number: int) -> tuple[BrokerTopic, Subs
 
 
 def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, Subscription, Consumer]:
-    """Return a client's consumer by its consumer id, with its topic and subscription.
+    """Return a consumer's topic and subscription, and the consumer, by the client's consumer id.
 
     Raises:
         ServerRefusalError: the consumer is not connected, or its topic is not persistent.
@@ -398,7 +398,7 @@ def stored_consumer(connection: Connection, number: int) -> tuple[BrokerTopic, S
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handlers of consumers' commands that are answered."""
+    """Return the handlers of consumers' commands that are answered, by type of command."""
     return {
         BaseCommand.SUBSCRIBE: Request(partial(subscribe, services)),
         BaseCommand.SEEK: Request(partial(seek, services)),

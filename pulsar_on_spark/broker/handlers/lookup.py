@@ -63,7 +63,7 @@ _MODES: Final[dict[int, Mode]] = {
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handlers of lookups."""
+    """Return the handlers of lookups, by type of command."""
     return {
         BaseCommand.LOOKUP: Request(partial(lookup, services), replies.lookup_failed),
         BaseCommand.GET_TOPICS_OF_NAMESPACE: Request(partial(topics_of_namespace, services)),

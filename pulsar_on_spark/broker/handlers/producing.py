@@ -72,7 +72,11 @@ async def producer(services: Services, connection: Connection, command: CommandP
 async def _producer(
     services: Services, connection: Connection, command: CommandProducer
 ) -> tuple[AnyTopic, Producer, int | None, bytes]:
-    """Admit a producer; return its topic, the producer, the topic epoch if it is exclusive, and its schema version."""
+    """Admit a producer.
+
+    Returns:
+        The topic, the producer, the topic epoch if the producer is exclusive, else None, and the schema's version.
+    """
     name = topic_name(command.topic)
     is_remote = is_replicator(command.producer_name)
     check_new_name("Producer name", command.producer_name)
@@ -177,11 +181,11 @@ def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | N
     if not entry.is_intact:
         return ServerError.ChecksumError, "The entry does not match its checksum: send it again."
     if entry.txnid_most or entry.txnid_least:
-        return ServerError.NotAllowedError, "Transactions are not supported: send without one."
+        return ServerError.NotAllowedError, "Transactions are not supported: send without a transaction."
     if entry.num_messages > MAX_MESSAGES_IN_ENTRY:
         return (
             refusal_of_one_entry(connection),
-            f"The batch has {entry.num_messages} messages, but at most {MAX_MESSAGES_IN_ENTRY} fit: send smaller ones.",
+            f"The batch has {entry.num_messages} messages, at most {MAX_MESSAGES_IN_ENTRY} fit: send smaller batches.",
         )
     return None
 
@@ -227,7 +231,7 @@ def closed(connection: Connection) -> None:
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handlers of producers' commands."""
+    """Return the handlers of producers' commands that are answered, by type of command."""
     return {
         BaseCommand.PRODUCER: Request(partial(producer, services)),
         BaseCommand.CLOSE_PRODUCER: Request(close_producer),

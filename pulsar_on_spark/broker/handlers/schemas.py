@@ -30,7 +30,7 @@ async def get_or_create_schema(services: Services, connection: Connection, comma
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handlers of the schema registry's commands."""
+    """Return the handlers of the schema registry's commands, by type of command."""
     return {
         BaseCommand.GET_SCHEMA: Request(partial(get_schema, services), replies.get_schema_failed),
         BaseCommand.GET_OR_CREATE_SCHEMA: Request(

@@ -31,7 +31,7 @@ PROTOCOL_VERSION: Final = 21
 """The protocol version of Pulsar 4.2."""
 SERVER_VERSION: Final = f"pulsar_on_spark {version('pulsar-on-spark')}"
 MAX_LABEL_CHARACTERS: Final = 256
-"""Number of characters that are kept of a client's version, and of its authentication method's name."""
+"""Number of characters that are kept of a client's version, and of the name of its authentication method."""
 FEATURES: Final = FeatureFlags(
     supports_get_partitioned_metadata_without_auto_creation=True,
     supports_topic_watchers=True,
@@ -161,7 +161,7 @@ def pong(_: Connection, __: object) -> None:
 
 
 def signals(services: Services) -> dict[int, Signal[Connection]]:
-    """Return the handlers of CONNECT, AUTH_RESPONSE, PING and PONG."""
+    """Return the handlers of CONNECT, AUTH_RESPONSE, PING and PONG, by type of command."""
     return {
         BaseCommand.CONNECT: partial(connect, services),
         BaseCommand.AUTH_RESPONSE: partial(auth_response, services),

@@ -55,10 +55,10 @@ def closed(services: Services, connection: Connection) -> None:
 
 
 def requests(services: Services) -> dict[int, Request[Connection]]:
-    """Return the handler of WATCH_TOPIC_LIST."""
+    """Return the handler of WATCH_TOPIC_LIST, by type of command."""
     return {BaseCommand.WATCH_TOPIC_LIST: Request(partial(watch, services))}
 
 
 def signals(services: Services) -> dict[int, Signal[Connection]]:
-    """Return the handler of WATCH_TOPIC_LIST_CLOSE."""
+    """Return the handler of WATCH_TOPIC_LIST_CLOSE, by type of command."""
     return {BaseCommand.WATCH_TOPIC_LIST_CLOSE: partial(unwatch, services)}

@@ -31,7 +31,7 @@ class CursorPosition:
 
     Attributes:
         mark_delete: The first entry that is not acknowledged; everything before it is acknowledged.
-        ack_holes: The acknowledged messages after `mark_delete`, encoded.
+        ack_holes: The acknowledged messages after `mark_delete`, encoded as in cursor records.
     """
 
     mark_delete: Position
@@ -95,7 +95,7 @@ class BacklogCounter:
         self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Close the journals' files."""
+        """Close the journals' files; a later snapshot opens them again."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         async with self._turn:
@@ -148,7 +148,7 @@ class BacklogCounter:
 def contents(
     view: View, cursors: Cursors, part: TopicPart, positions: Mapping[tuple[str, str], CursorPosition]
 ) -> Contents:
-    """Return the contents of a topic.
+    """Return the contents of a topic: its stored messages, and the backlog of each durable subscription.
 
     Args:
         view: The metadata, with the journals' contents.
@@ -182,7 +182,14 @@ def _of_position(view: View, part: TopicPart, live: CursorPosition) -> Backlog:
 
 
 def backlog_of(view: View, cursors: Cursors, part: TopicPart, record: SubscriptionRecord) -> Backlog:
-    """Return the backlog of a subscription from its rows in the cursors table."""
+    """Return the backlog of a subscription, by its rows in the cursors table.
+
+    Args:
+        view: The metadata, with the journals' contents.
+        cursors: The rows of the cursors table.
+        part: The topic.
+        record: The subscription.
+    """
     status = subscriptions.status(view, cursors, part, record)
     left = left_out(record, cursors.of(record.topic_id, record.name))
     holes = AckHoles() if left is None else left.holes
@@ -202,7 +209,7 @@ def _slices(view: View, part: TopicPart, start: Position) -> Sequence[SegmentSli
 
 
 def _entries(slices: Sequence[SegmentSlice], holes: AckHoles) -> int:
-    """Count the entries of the slices that are not completely acknowledged."""
+    """Return the number of entries of the slices that are not completely acknowledged."""
     return sum(
         slice_.end - slice_.first - holes.within(slice_.segment.ledger_id, slice_.first, slice_.end).count
         for slice_ in slices

@@ -40,13 +40,13 @@ MAX_SHOWN_RUNS: Final = 1_000
 def internal_stats(
     record: TopicRecord, topic: BrokerTopic | None, contents: Contents, write_quorum: int
 ) -> InternalStats:
-    """Return a topic's ledgers and cursors.
+    """Return the stats of a topic's ledgers and cursors.
 
     Args:
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
-        contents: The topic's contents.
-        write_quorum: Required number of copies of a file whose record does not have this number.
+        contents: The topic's contents, with the backlog of each subscription.
+        write_quorum: The root's write quorum: required copies of a file whose record does not have this number.
     """
     view = contents.view
     holding = {path.path_id for path in view.all(PathRecord) if keeps_copies(path.state)}
@@ -83,7 +83,7 @@ def internal_stats(
 
 
 def with_reasons(stats: InternalStats, kept: Iterable[KeptSegment]) -> InternalStats:
-    """Return a copy of stats with each ledger's sealed segments, and the reasons why these segments are kept."""
+    """Return a copy of stats in which each ledger has its sealed segments, with the reasons why they are kept."""
     segments: dict[int, list[SegmentStats]] = defaultdict(list)
     for kept_segment in kept:
         segment = kept_segment.segment
@@ -135,5 +135,5 @@ def _cursor(contents: Contents, record: SubscriptionRecord, here: Subscription |
 
 
 def _before(next_: Position) -> str:
-    """Return the entry before a position as `ledger:entry`, as Pulsar does; before a ledger's first entry it is -1."""
+    """Return the entry before a position as `ledger:entry`, as Pulsar does; entry -1 before a ledger's first entry."""
     return f"{next_.ledger}:{next_.entry - 1}"

@@ -29,7 +29,7 @@ class LoadMeter:
         topics: The loaded topics.
         meters: The rates of the loaded topics.
         loop_delays: The measured delays of the event loop.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LoadMeter:
         return BrokerLoad(self._ownership.incarnation, points, shares(points, works))
 
     def _score(self) -> float:
-        """Return the score in points for the time since the last measurement."""
+        """Return the load since the last measurement, in points from 0 to 100."""
         now_s, used_ms = self._clock(), cpu_ms()
         delays = (self._loop_delays.count, self._loop_delays.sum_s)
         passed_s = max(now_s - self._measured_s, 1e-3)

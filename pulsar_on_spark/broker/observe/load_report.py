@@ -34,7 +34,7 @@ class ResourceUsage(Stats):
 
 
 class BundleStats(Stats):
-    """The load of a bundle's loaded topics (Pulsar's `NamespaceBundleStats`); rates are per second."""
+    """The load of a bundle's loaded topics (Pulsar's `NamespaceBundleStats`); throughputs are bytes per second."""
 
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
@@ -88,10 +88,10 @@ class LoadReporter:
         meters: Meters,
         cache: tuple[int, int],
     ) -> LoadReport:
-        """Return the broker's load.
+        """Return the broker's current load.
 
         Args:
-            broker: The broker.
+            broker: The registration of the broker.
             owned: The bundles that the broker owns.
             topics: The loaded topics.
             meters: The rates of the loaded topics.

@@ -28,7 +28,7 @@ class Meters:
 
     Args:
         topics: The loaded topics, iterated for each sample.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
     """
 
     def __init__(self, topics: Iterable[BrokerTopic], clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,13 +49,16 @@ class Meters:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def rates(self, metered: Metered) -> Rates:
-        """Return the current rates of an object, loaded or not; each call also samples the object."""
+        """Return the current rates of a topic's, producer's, subscription's or consumer's messages and bytes.
+
+        Each call also samples the object, which need not be loaded.
+        """
         meter, now_s, counted = self._meter(metered), self._clock(), _counters(metered)
         meter.sample(now_s, counted)
         return meter.rates(now_s, counted)
 
     def sample(self) -> None:
-        """Sample all loaded objects."""
+        """Sample the counters of all loaded topics, producers, subscriptions and consumers."""
         for metered in _loaded(self._topics):
             self._meter(metered).sample(self._clock(), _counters(metered))
         self._sampled_s = self._clock()

@@ -18,7 +18,7 @@ class Stats(BaseModel):
 
 
 class PublisherStats(Stats):
-    """A connected producer."""
+    """A connected producer. Rates are messages per second, and throughput is bytes per second."""
 
     access_mode: str
     producer_id: int
@@ -33,7 +33,7 @@ class PublisherStats(Stats):
 
 
 class ConsumerStats(Stats):
-    """A connected consumer. `blocked` (not in Pulsar) is the reason why the consumer gets no messages now.
+    """A connected consumer. `blocked` (not in Pulsar) is the reason why it gets no messages now; None if it gets some.
 
     `last_consumed_flow_timestamp` is the time of the consumer's last FLOW, in milliseconds since 1970; 0 for never.
     """
@@ -58,8 +58,8 @@ class SubscriptionStats(Stats):
     """A subscription.
 
     `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names the owner if this broker is not the owner: Spark
-    consumers, or another broker. `blocked` and `problem` (not in Pulsar) are reasons why deliveries pause, and
-    `entries_lost` (not in Pulsar) counts the entries that were skipped because they have no readable copy.
+    consumers, or another broker. `blocked` and `problem` (not in Pulsar) are reasons why deliveries pause, None if they
+    do not, and `entries_lost` (not in Pulsar) counts the entries that were skipped because they have no readable copy.
     `consumers_after_mark_delete_position` is empty, as in Pulsar since 4.0.
     """
 
@@ -91,7 +91,7 @@ class SubscriptionStats(Stats):
 
 
 class CompactionStats(Stats):
-    """The last compaction of a topic, as a time in milliseconds since 1970; 0 for never."""
+    """The time of a topic's last compaction, in milliseconds since 1970; 0 for never."""
 
     last_compaction_succeed_timestamp: int = 0
 

@@ -71,7 +71,10 @@ def stats_of_root(root: RootHandle, name: TopicName) -> TopicStats | Partitioned
 
 
 def internal_stats_of_root(root: RootHandle, name: TopicName) -> InternalStats | PartitionedInternalStats:
-    """Return a topic's ledgers, the reasons why segments are kept, and its cursors (errors as `stats_of_root`)."""
+    """Return the stats of a topic's ledgers and cursors, with the reasons why segments are kept.
+
+    Raises the errors of `stats_of_root`.
+    """
     snapshot = _snapshot(root, name)
     stats = {part.name: _internal_stats(root, part, contents) for part, contents in snapshot.parts.items()}
     if snapshot.record.partitions is None:

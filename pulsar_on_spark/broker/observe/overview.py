@@ -45,7 +45,10 @@ class Overview:
         await self._backlogs.close()
 
     async def stats(self, records: Sequence[TopicRecord]) -> dict[str, TopicStats]:
-        """Return the stats of topics without partitions, or of partitions, by full name (errors as `read_contents`)."""
+        """Return the stats of topics without partitions, or of partitions, by full name.
+
+        Raises the errors of `BacklogCounter.read_contents`.
+        """
         loaded, contents = await self._snapshot(records)
         return {
             record.name: topic_stats(
@@ -55,7 +58,7 @@ class Overview:
         }
 
     async def internal_stats(self, records: Sequence[TopicRecord]) -> dict[str, InternalStats]:
-        """Return the ledgers and cursors of topics or partitions, by full name (errors as `read_contents`)."""
+        """Return the stats of ledgers and cursors of topics or partitions, by full name (errors as `stats`)."""
         loaded, contents = await self._snapshot(records)
         return {
             record.name: internal_stats(
@@ -65,7 +68,7 @@ class Overview:
         }
 
     async def contents(self, record: TopicRecord) -> Contents:
-        """Return the contents of a topic with the backlogs of its cursors (errors as `read_contents`)."""
+        """Return the contents of a topic, with the backlog of each subscription (errors as `stats`)."""
         _, contents = await self._snapshot([record])
         return contents[record.topic_id]
 

@@ -42,12 +42,12 @@ class RateMeter:
         self._before = self._latest = (now_s, counted)
 
     def sample(self, now_s: float, counted: Counters) -> None:
-        """Record the counters as a sample; calls within `period_s` of the last sample have no effect."""
+        """Record the counters as a sample (arguments as `RateMeter`); do nothing within `period_s` of the last one."""
         if now_s - self._latest[0] >= self._period_s:
             self._before, self._latest = self._latest, (now_s, counted)
 
     def rates(self, now_s: float, counted: Counters) -> Rates:
-        """Return the current rates."""
+        """Return the current rates, from the current counters and an earlier sample (arguments as `RateMeter`)."""
         since_s, before = self._before
         span_s = max(now_s - since_s, MIN_SPAN_S)
         return Rates((counted.messages - before.messages) / span_s, (counted.bytes - before.bytes) / span_s)

@@ -50,12 +50,12 @@ class StorageState:
         logical: Key and value bytes in segments, by topic id.
         offloaded: Key and value bytes in offloaded segments, by topic id.
         physical: Key and value bytes times the copies that the metadata list, by topic id.
-        compacted: Entries and bytes of compacted ledgers, by topic id.
-        backlogs: Unacknowledged entries in segments, for subscriptions that no broker owns, by topic id and name.
+        compacted: Number of entries, and their key and value bytes, of the compacted ledger, by topic id.
+        backlogs: Number of unacknowledged entries of each subscription that no broker owns, by topic id and name.
         file_bytes: Bytes of all copies of all segment files.
         files: Number of segment files.
         cold_files: Number of segment files that are offloaded.
-        open_incarnations: Incarnations whose journals are open or not yet recovered.
+        open_incarnations: Number of incarnations whose journals are open or not yet recovered.
         history_rows: Number of messages that builds have added to history tables.
         history_bytes: Size of the files that builds have added to history tables.
         history_waiting_bytes: Key and value bytes of sealed messages that the next builds add to history tables.
@@ -83,7 +83,7 @@ class StorageState:
 
     @property
     def paths_to_write(self) -> int:
-        """Number of storage paths that are present and writable."""
+        """Number of storage paths to which new copies can be written now."""
         return sum(path.is_writable and path.role not in APART for path in self.storage.paths)
 
 
@@ -158,7 +158,7 @@ class Stored:
 
 
 def counted(view: View) -> StorageState:
-    """Return a state with only the numbers that the metadata have: sizes, files, journals and histories. No IO."""
+    """Return a state with only the numbers that a view has: sizes, files, journals and histories. No IO."""
     gone = {path.path_id for path in view.all(PathRecord) if path.state in ("lost", "retired")}
     files = {file.file_id: file for file in view.all(FileRecord) if file.replaced_at is None}
     named = {file_id: sum(copy not in gone for copy in file.copies) for file_id, file in files.items()}

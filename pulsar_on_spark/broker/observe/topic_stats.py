@@ -43,12 +43,12 @@ _NOTHING_YET: Final = Rates(0.0, 0.0)
 def topic_stats(
     record: TopicRecord, topic: BrokerTopic | None, contents: Contents, rates: RatesOf, url: str
 ) -> TopicStats:
-    """Return a topic's stats.
+    """Return the stats of a topic without partitions, or of a partition.
 
     Args:
         record: The topic or partition.
         topic: The same topic as loaded; None if it is not loaded.
-        contents: The topic's contents.
+        contents: The topic's contents, with the backlog of each subscription.
         rates: Returns the rates of a loaded object.
         url: The URL of the broker, which is reported as the topic's owner.
     """
@@ -105,7 +105,7 @@ def topic_stats(
 
 
 def summed(partitions: dict[str, TopicStats], metadata: PartitionedTopicMetadata) -> PartitionedTopicStats:
-    """Return the stats of a partitioned topic.
+    """Return the stats of a partitioned topic, which are mostly sums over its partitions.
 
     Args:
         partitions: The stats of each partition, by full name.
@@ -203,7 +203,7 @@ def _joined(parts: Sequence[SubscriptionStats]) -> SubscriptionStats:
 def _subscription(
     record: SubscriptionRecord, backlog: Backlog, here: Subscription | None, rates: RatesOf
 ) -> SubscriptionStats:
-    """Return the stats of a durable subscription, owned by this broker or not."""
+    """Return the stats of a durable subscription; `here` is None unless this broker has loaded the subscription."""
     live = here if here is not None and isinstance(here.kept, OpenCursor) else None
     numbers = None if live is None else live.stats
     rates_out = _NOTHING_YET if live is None else rates(live)
@@ -237,7 +237,7 @@ def _subscription(
 
 
 def _volatile(live: Subscription, rates: RatesOf) -> SubscriptionStats:
-    """Return the stats of a reader's subscription, whose backlog is known in entries only."""
+    """Return the stats of a reader's non-durable subscription, whose backlog is counted in entries."""
     numbers, rates_out = live.stats, rates(live)
     backlog = live.kept.cursor.backlog_entries
     return SubscriptionStats(
@@ -280,7 +280,13 @@ def _active(live: Subscription) -> str | None:
 
 
 def consumer_stats(live: Subscription, consumer: Consumer, rates: RatesOf) -> ConsumerStats:
-    """Return the stats of a connected consumer."""
+    """Return the stats of a connected consumer.
+
+    Args:
+        live: The consumer's subscription.
+        consumer: The consumer.
+        rates: Returns the rates of a loaded object.
+    """
     (numbers,) = (candidate for candidate in live.stats.consumers if candidate.id == consumer.id)
     return stats_of_consumer(consumer, numbers, rates(consumer))
 
@@ -311,7 +317,7 @@ def stats_of_consumer(consumer: Consumer, numbers: values.ConsumerStats, rates_o
 
 
 def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
-    """Return a producer's stats."""
+    """Return the stats of a connected producer; `rates` returns the rates of a loaded object."""
     rates_in = rates(producer.published)
     return PublisherStats(
         access_mode=_ACCESS_MODES[producer.info.access_mode],
@@ -328,7 +334,7 @@ def publisher_stats(producer: Producer, rates: RatesOf) -> PublisherStats:
 
 
 def iso(at_s: float) -> str:
-    """Format a time, in seconds since 1970, as Pulsar's `DateFormatter` does, in UTC."""
+    """Return a time, in seconds since 1970, as text in Pulsar's format, such as `2026-11-27T10:30:00.000Z`."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -34,7 +34,7 @@ class BrokerHealth:
     Attributes:
         connections: The connections of clients.
         loop_delays: The delays with which the event loop wakes a task.
-        health: The check that messages can be stored and read.
+        health: The health check, which stores a message and reads it.
     """
 
     def __init__(self, services: Services, connections: Clients) -> None:

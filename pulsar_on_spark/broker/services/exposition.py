@@ -13,7 +13,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def labels(**values: str) -> str:
-    """Return labels and their values as the text between the braces of a sample, with values escaped."""
+    """Return labels and their values as the text between the braces of a sample, such as `topic="t",cluster="c"`."""
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
 
 

@@ -19,7 +19,16 @@ TOPICS_AT_ONCE: Final = 50
 
 
 class ConsumerNumbers(NamedTuple):
-    """The numbers of a consumer. `id` is the broker's, which is unique in the subscription, unlike clients' ids."""
+    """The numbers of a consumer.
+
+    Attributes:
+        id: The broker's id of the consumer, which is unique in the subscription, unlike clients' ids.
+        name: The consumer's name.
+        permits: Number of messages that it may still get.
+        unacked: Number of messages that were delivered to it and are not acknowledged; 0 if they are not tracked.
+        is_blocked_on_unacked: True if it gets nothing because too many messages are unacknowledged.
+        rates: The rates of deliveries to it.
+    """
 
     id: int
     name: str
@@ -30,9 +39,21 @@ class ConsumerNumbers(NamedTuple):
 
 
 class SubscriptionNumbers(NamedTuple):
-    """The numbers of a subscription in this broker. `backlog` and `delayed` count entries.
+    """The numbers of a subscription in this broker.
 
-    `each_consumer` is empty unless consumers are listed.
+    Attributes:
+        name: The subscription.
+        consumers: Number of connected consumers.
+        backlog: Number of unacknowledged entries.
+        delayed: Number of entries that wait for their delivery time.
+        unacked: Number of messages that were delivered and are not acknowledged.
+        is_blocked_on_unacked: True if deliveries pause because too many messages are unacknowledged.
+        is_failing: True if the last read of entries failed.
+        messages_out: Number of delivered messages.
+        bytes_out: Bytes of delivered entries.
+        entries_lost: Number of entries that were skipped because no copy is readable.
+        rates: The rates of deliveries.
+        each_consumer: The numbers of each consumer; empty unless consumers are listed.
     """
 
     name: str
@@ -52,8 +73,21 @@ class SubscriptionNumbers(NamedTuple):
 class TopicNumbers(NamedTuple):
     """The numbers of a topic that is loaded in this broker.
 
-    `waiting` counts the entries that wait for room in the journal. Quotas are -1 for no limit. `samples` is None before
-    the first sampled entry, `compactions` before the first compaction.
+    Attributes:
+        topic_id: The topic's id.
+        namespace: The topic's namespace, `tenant/namespace`.
+        name: The topic's full name.
+        producers: Number of connected producers.
+        waiting: Number of entries that wait for room in the journal.
+        messages_in: Number of published messages.
+        bytes_in: Bytes of published entries.
+        rates: The rates of publishing.
+        are_producers_refused: True if no producer is admitted, for another reason than the topic's termination.
+        quota_bytes: Limit of the backlog in bytes; -1 for no limit.
+        quota_s: Limit of the backlog's age in seconds; -1 for no limit.
+        samples: The values of `entry_samples.values`; None before the first sampled entry.
+        compactions: The counts of compactions; None before the first compaction.
+        subscriptions: The numbers of each subscription.
     """
 
     topic_id: str

@@ -65,7 +65,7 @@ class HealthCheck:
         """Run a health check, or share one that is running or ended within the last `VALID_S`.
 
         Raises:
-            ServerRefusalError: the check failed, or took longer than `TIMEOUT_S`; the message says why.
+            ServerRefusalError: the check failed, or took longer than `TIMEOUT_S`; the message names the reason.
         """
         loop = asyncio.get_running_loop()
         check = self._check
@@ -151,7 +151,7 @@ def _create(services: Services, name: TopicName) -> None:
 
 
 async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tuple[int, int]:
-    """Publish the message of a check, and return its ledger and entry."""
+    """Publish the message of a check, and return its ledger and entry id."""
     client = _Client()
     producer = Producer(ProducerInfo(client, 0, _NAME), client, topic)
     # Sequence ids must grow, also after a restart, or deduplication would drop the message as a duplicate.

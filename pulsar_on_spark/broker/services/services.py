@@ -47,20 +47,20 @@ class Services:
         ports: The broker's ports.
         listeners: The broker's URLs.
         tls: The broker's TLS; None if no port has it.
-        access: Decides which role may do which operation.
-        authentications: Counts the authentications of clients.
+        access: The authentication and authorization of clients.
+        authentications: The counts of clients' authentications.
         audit: The audit log of logins, refusals and changes.
         slow_refusals: Delays the answers to clients that fail to authenticate too often.
         views: The views of the root's metadata.
-        ownership: The brokers that serve topics.
-        handover: Gives up bundles of this broker.
-        balancer: Gives up bundles because of isolation policies or because of this broker's load.
-        takeover: Recovers the journals of dead brokers.
+        ownership: The owners of bundles: the brokers that serve topics.
+        handover: The handover of this broker's bundles to others.
+        balancer: The automatic handover, because of isolation policies or this broker's load.
+        takeover: The recovery of dead brokers' journals.
         topics: The broker's topics.
         topic_parts: The broker's parts that all topics use.
         schemas: The schemas of topics.
-        reader: Reads entries.
-        path: Publishes entries to the journal.
+        reader: The reader of entries.
+        path: The way of entries into the journals.
         journals: The broker's journals.
         names: Generates names for producers that have none.
         overview: Statistics of topics.

@@ -73,17 +73,21 @@ DYNAMIC: Final[Mapping[str, tuple[str, ...]]] = {
     "is_schema_validation_enforced": ("schema_validation_enforced",),
     "broker_service_compaction_threshold_in_bytes": ("compaction_threshold",),
 }
-"""The settings that can be changed, each with the fields of `Policies` that it decides for topics."""
+"""The names of the settings that can be changed, each with the fields of `Policies` that it decides for topics."""
 
 
 def changed_values(view: RecentView) -> dict[str, str]:
-    """Return the values of the settings that were changed while brokers ran, by name."""
+    """Return the values, as text, of the settings that were changed while brokers ran, by name."""
     record = view.get(SettingsRecord, "settings")
     return {} if record is None else dict(record.values)
 
 
 def in_force(given: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
-    """Return the settings in force for a broker started with `given`, after the changes `values`.
+    """Return the settings in force for a broker that was started with `given`.
+
+    Args:
+        given: The settings that the broker was started with.
+        values: The changed values, as text, by the setting's name.
 
     Changes that another version of the broker stored are ignored if this version does not accept them.
     """

@@ -43,7 +43,7 @@ class SettingsFollower:
         self._looking = asyncio.create_task(every(LOOK_EVERY_S, self._look, complaint), name="settings")
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop looking for changed settings."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)

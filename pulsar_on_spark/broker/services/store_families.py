@@ -35,7 +35,7 @@ _STATES: Final = ("writable", "read-only", "draining", "lost")
 
 
 def store_families(services: Services, broker_health: BrokerHealth) -> Iterator[Metric]:
-    """Yield all families of metrics except those of topics."""
+    """Yield all families of the broker's metrics except those of topics, for a scrape by Prometheus."""
     cluster = services.settings.cluster_name
     state = services.stored.state
     yield from _gauges(cluster, _broker_gauges(services, broker_health, state))
@@ -259,7 +259,7 @@ def _of_processes(cluster: str, services: Services) -> Iterator[Metric]:
 
 
 def _of_requests(cluster: str, services: Services) -> Metric:
-    """Return the counts of requests to object stores, by process; there are none on a local root."""
+    """Return the family of requests to object stores, by process; it has no samples on a local root."""
     labels = ("cluster", "process", "quorum", "operation", "result")
     counter = CounterMetricFamily("pulsarpy_object_requests", "Requests to object stores", labels=labels)
     processes: list[tuple[str, str, Counts]] = [
@@ -274,6 +274,6 @@ def _of_requests(cluster: str, services: Services) -> Metric:
 
 
 def _process(pid: int | str) -> dict[str, float]:
-    """Return the numbers of a process from `/proc`, by metric name; empty if the process has ended."""
+    """Return the values of a process's metrics from `/proc`, by metric name; empty if the process has ended."""
     families = ProcessCollector(pid=lambda: pid, registry=None).collect()
     return {sample.name: sample.value for family in families for sample in family.samples}

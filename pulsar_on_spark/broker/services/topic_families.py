@@ -178,7 +178,12 @@ def topic_families(cluster: str, topics: Sequence[TopicNumbers], stored: Storage
 
 
 def _with_resting(topic: TopicNumbers, backlogs: Mapping[str, int]) -> TopicNumbers:
-    """Add a topic's subscriptions that no broker owns, with their stored backlogs, which also grow."""
+    """Return a topic's numbers with its subscriptions that no broker owns added.
+
+    Args:
+        topic: The numbers of the topic.
+        backlogs: Number of unacknowledged entries of each subscription that no broker owns, by name.
+    """
     here = {each.name for each in topic.subscriptions}
     resting = [
         SubscriptionNumbers(name, 0, backlog, 0, 0, False, False, 0, 0, 0, Rates(0, 0), [])

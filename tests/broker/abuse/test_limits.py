@@ -87,7 +87,7 @@ def test_a_batch_of_too_many_messages_is_refused_alone(
         ]
         assert (said[1].send_error.sequence_id, said[1].send_error.error) == (1, error)
         assert said[1].send_error.message == (
-            "The batch has 100001 messages, but at most 100000 fit: send smaller ones."
+            "The batch has 100001 messages, at most 100000 fit: send smaller batches."
         )
 
     play(broker, scene, client_version)
