@@ -61,7 +61,7 @@ def decompress(codec: int, payload: memoryview, size_bytes: int) -> bytes | None
 
 
 def compress(codec: Codec, payload: bytes, *, best: bool = False) -> bytes:
-    """Compress a payload at the codec's fast level, or at its highest level if `best` is True."""
+    """Return the compressed payload, at the codec's fast level, or at its highest level if `best` is True."""
     return _COMPRESS[codec](payload, best)
 
 

@@ -24,7 +24,7 @@ _SIZE = struct.Struct(">I")
 
 
 def split_entry(entry: bytes) -> tuple[int, int] | None:
-    """Return the offsets of a stored entry's metadata and payload; None if the bytes are not a valid entry.
+    """Return the offsets in bytes of a stored entry's metadata and payload; None if the bytes are not a valid entry.
 
     An entry that fails its checksum is not valid.
     """
@@ -43,6 +43,6 @@ def split_entry(entry: bytes) -> tuple[int, int] | None:
 
 
 def join_entry(metadata: bytes, payload: bytes) -> bytes:
-    """Join metadata and payload into an entry with a checksum."""
+    """Return the entry that has this encoded metadata and this payload, with a checksum."""
     covered = b"".join((_SIZE.pack(len(metadata)), metadata, payload))
     return _CHECKSUM.pack(CHECKSUM_MAGIC, crc32c(covered)) + covered

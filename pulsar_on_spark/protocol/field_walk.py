@@ -47,7 +47,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A numeric field's value in each message; 0 in messages without the field. Values are signed 64-bit numbers."""
+    """A numeric field of many messages.
+
+    Attributes:
+        values: The value in each message, a signed 64-bit number; 0 in messages without the field.
+        present: True for each message that has the field.
+    """
 
     values: Int64s
     present: Bools
@@ -55,7 +60,13 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """A field's byte range in each message; an empty range at the message's start if the message lacks the field."""
+    """A field of bytes of many messages.
+
+    Attributes:
+        starts: The offset of the field's first byte in each message; the message's start in messages without the field.
+        ends: The offset after the field's last byte; the message's start in messages without the field.
+        present: True for each message that has the field.
+    """
 
     starts: Int64s
     ends: Int64s
@@ -64,7 +75,13 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """The occurrences of a repeated field in the order of the data, each with its message's index and byte range."""
+    """The occurrences of a repeated field in many messages, in the order of the data.
+
+    Attributes:
+        messages: The index of the message of each occurrence.
+        starts: The offset of the first byte of each occurrence.
+        ends: The offset after the last byte of each occurrence.
+    """
 
     messages: Int64s
     starts: Int64s
@@ -73,7 +90,14 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of many messages by field number; `odd` marks the messages that need the protobuf parser."""
+    """The decoded fields of many messages.
+
+    Attributes:
+        numbers: The numeric fields, by field number.
+        ranges: The fields of bytes, by field number.
+        repeated: The repeated fields, by field number.
+        odd: True for each message that needs the protobuf parser.
+    """
 
     numbers: Mapping[int, Numbers]
     ranges: Mapping[int, Ranges]
@@ -110,7 +134,14 @@ def binary_data(messages: pa.BinaryArray) -> tuple[Bytes, Int64s]:
 
 
 def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None = None) -> pa.BinaryArray:
-    """Return the bytes of ascending ranges as an Arrow column, with null for ranges for which `valid` is False."""
+    """Return the bytes of ascending ranges as an Arrow column.
+
+    Args:
+        data: The bytes.
+        starts: The offset of the first byte of each range.
+        ends: The offset after the last byte of each range.
+        valid: False for each range that is null in the column; None if no range is null.
+    """
     count = len(starts)
     if count == 0:
         return pa.array([], pa.binary())
@@ -125,7 +156,7 @@ def pick_ranges(data: Bytes, starts: Int64s, ends: Int64s, valid: Bools | None =
 
 
 def _walk_compiled(kernels: ModuleType, data: Bytes, starts: Int64s, ends: Int64s, shape: Mapping[int, Kind]) -> Fields:
-    """Do what `_Walk` does, by `protocol.kernels`."""
+    """Return the same result as `_Walk`, by the compiled loops of `protocol.kernels`."""
     numeric = [number for number, kind in shape.items() if kind in _NUMERIC]
     ranged = [number for number, kind in shape.items() if kind is Kind.BYTES]
     repeated = [number for number, kind in shape.items() if kind is Kind.REPEATED]
@@ -294,7 +325,7 @@ def _tag(number: int, kind: Kind) -> int:
 
 
 def _as_kind(values: Int64s, kind: Kind) -> Int64s:
-    """Convert 64-bit numbers as the protobuf parser does for a field of this kind."""
+    """Return 64-bit numbers as the protobuf parser converts them for a field of this kind."""
     if kind is Kind.INT32:
         return values.astype(np.int32).astype(np.int64)
     if kind is Kind.UINT32:

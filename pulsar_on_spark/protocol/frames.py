@@ -33,7 +33,12 @@ def frame_of(command: bytes, entry_bytes: int = 0) -> bytes:
 
 
 def head_of(command_bytes: int, entry_bytes: int = 0) -> bytes:
-    """Return the sizes with which the frame of a command of `command_bytes` bytes begins."""
+    """Return the 8 bytes with which a frame begins: the sizes of the frame and of its command.
+
+    Args:
+        command_bytes: Size of the command, in bytes.
+        entry_bytes: Size of the entry after the command, in bytes; 0 for none.
+    """
     return _SIZES.pack(_SIZE_BYTES + command_bytes + entry_bytes, command_bytes)
 
 
@@ -43,11 +48,11 @@ class FrameSplitter:
     An entry is copied only if its frame arrived in several pieces.
 
     Args:
-        max_frame_bytes: Limit of a frame, its size field included.
-        max_command_bytes: Limit of a frame's command. A larger command is refused before it has arrived completely.
+        max_frame_bytes: Limit of a frame in bytes, with its size field.
+        max_command_bytes: Limit of a frame's command, in bytes. A larger one is refused before all of it has arrived.
 
     Attributes:
-        max_frame_bytes: The limit of the next frame; the caller may change it between frames.
+        max_frame_bytes: The limit of the next frame, in bytes; the caller may change it between frames.
     """
 
     def __init__(self, max_frame_bytes: int, max_command_bytes: int) -> None:
@@ -58,7 +63,7 @@ class FrameSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """Size of the received part of an incomplete frame."""
+        """Size of the received part of an incomplete frame, in bytes."""
         return len(self._tail)
 
     def split(self, data: memoryview) -> Iterator[Frame]:

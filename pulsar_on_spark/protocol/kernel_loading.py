@@ -24,7 +24,7 @@ class KernelLoading:
         self._is_decided = False
 
     def kernels(self, messages: int) -> ModuleType | None:
-        """Return `protocol.kernels` for a walk over `messages` messages; None for a walk without compiled loops."""
+        """Return the module `protocol.kernels` for a walk over this number of messages; None to walk without it."""
         if not self._is_decided:
             self._left -= messages
             if self._left >= 0:

@@ -36,7 +36,7 @@ _FLAGS, _FLAG_ROWS = numba.bool_[::1], numba.bool_[:, ::1]
 
 
 def _compiled(signature: object) -> Callable[[Loop], Loop]:
-    """Return a decorator that compiles a loop, or loads the loop as another process has compiled and stored it."""
+    """Return a decorator that compiles a loop for numba's signature, or loads it as another process compiled it."""
 
     def compiled(loop: Loop) -> Loop:
         try:
@@ -122,7 +122,7 @@ def walk_messages(
         starts: The start of each message in `data`.
         ends: The end of each message.
         kinds: The kind of the field with each protobuf tag; a tag beyond the table is unknown.
-        slots: The place of the field with each tag among the fields of its kind.
+        slots: The index of the field with each tag among the fields of its kind.
         numbers: Gets a row of 64-bit values, by message, for each numeric field.
         has_number: Gets a row of flags for each numeric field: True where the message has the field.
         ranges: Gets a row of starts and a row of ends for each bytes field.

@@ -15,14 +15,14 @@ class PayloadTooLargeError(PulsarpyError):
 
 
 def open_entry(data: bytes, limit_bytes: int = MAX_UNCOMPRESSED_BYTES) -> tuple[MessageMetadata, bytes]:
-    """Split an entry into its metadata and its decompressed payload.
+    """Return an entry's metadata and its decompressed payload.
 
     A payload that is encrypted or cannot be decompressed is returned as stored. Bytes that are not a valid entry are
     returned as a payload with empty metadata.
 
     Args:
         data: The entry as stored.
-        limit_bytes: The size of the largest decompressed payload to return.
+        limit_bytes: Maximum size of the decompressed payload, in bytes.
 
     Raises:
         PayloadTooLargeError: the metadata claims a decompressed size above `limit_bytes`.

@@ -48,7 +48,7 @@ _64_BITS = 2**64 - 1
 
 
 def connected(server_version: str, protocol_version: int, max_message_size: int, feature_flags: FeatureFlags) -> bytes:
-    """CONNECTED: the answer to CONNECT, and the first command that a broker sends after authentication.
+    """Encode CONNECTED: the answer to CONNECT, and the first command that a broker sends after authentication.
 
     Args:
         server_version: The broker's version. Clients refuse an empty one.
@@ -66,29 +66,29 @@ def connected(server_version: str, protocol_version: int, max_message_size: int,
 
 
 def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
-    """AUTH_CHALLENGE: the client must continue its authentication, or replace its expired credentials."""
+    """Encode AUTH_CHALLENGE: the client must continue its authentication, or replace its expired credentials."""
     challenge = AuthData(auth_method_name=method, auth_data=data)
     body = CommandAuthChallenge(server_version=server_version, challenge=challenge, protocol_version=protocol_version)
     return _frame(BaseCommand(type=BaseCommand.AUTH_CHALLENGE, authChallenge=body))
 
 
 def ping() -> bytes:
-    """PING: the broker checks that the client is alive."""
+    """Encode PING: the broker checks that the client is alive."""
     return _PING
 
 
 def pong() -> bytes:
-    """PONG: the answer to PING."""
+    """Encode PONG: the answer to PING."""
     return _PONG
 
 
 def success(request_id: int) -> bytes:
-    """SUCCESS: the request was carried out."""
+    """Encode SUCCESS: the request was carried out."""
     return _frame(BaseCommand(type=BaseCommand.SUCCESS, success=CommandSuccess(request_id=request_id)))
 
 
 def error(request_id: int, error: ServerError, message: str) -> bytes:
-    """ERROR: the request was refused."""
+    """Encode ERROR: the request was refused."""
     body = CommandError(request_id=request_id, error=error, message=message)
     return _frame(BaseCommand(type=BaseCommand.ERROR, error=body))
 
@@ -101,7 +101,10 @@ def lookup_response(
     redirect: bool = False,
     authoritative: bool = True,
 ) -> bytes:
-    """LOOKUP_RESPONSE: the broker to connect to or, for a redirect, the broker to ask next."""
+    """Encode LOOKUP_RESPONSE: the broker to connect to or, for a redirect, the broker to ask next.
+
+    A URL that the broker does not have is None.
+    """
     response = CommandLookupTopicResponse.Redirect if redirect else CommandLookupTopicResponse.Connect
     body = CommandLookupTopicResponse(
         request_id=request_id,
@@ -114,7 +117,7 @@ def lookup_response(
 
 
 def lookup_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """LOOKUP_RESPONSE: the lookup failed."""
+    """Encode LOOKUP_RESPONSE: the lookup failed."""
     body = CommandLookupTopicResponse(
         request_id=request_id, response=CommandLookupTopicResponse.Failed, error=error, message=message
     )
@@ -122,7 +125,7 @@ def lookup_failed(request_id: int, error: ServerError, message: str) -> bytes:
 
 
 def partition_metadata_response(request_id: int, partitions: int) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE: the topic's number of partitions; 0 if it is not partitioned."""
+    """Encode PARTITIONED_METADATA_RESPONSE: the topic's number of partitions; 0 if it is not partitioned."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id, partitions=partitions, response=CommandPartitionedTopicMetadataResponse.Success
     )
@@ -130,7 +133,7 @@ def partition_metadata_response(request_id: int, partitions: int) -> bytes:
 
 
 def partition_metadata_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE: the request failed."""
+    """Encode PARTITIONED_METADATA_RESPONSE: the request failed."""
     body = CommandPartitionedTopicMetadataResponse(
         request_id=request_id,
         response=CommandPartitionedTopicMetadataResponse.Failed,
@@ -157,7 +160,7 @@ def producer_success(
         last_sequence_id: The last sequence id that was stored from a producer of this name; -1 if there is none, or
             without deduplication.
         schema_version: The version of the producer's schema, eight bytes; empty without a schema.
-        topic_epoch: The topic's epoch, for a producer with an access mode other than Shared.
+        topic_epoch: The topic's epoch, for a producer with an access mode other than Shared; None for a Shared one.
         producer_ready: False while another producer has exclusive access to the topic.
     """
     body = CommandProducerSuccess(
@@ -172,7 +175,7 @@ def producer_success(
 
 
 def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each item.
+    """Encode SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each item.
 
     The commands are encoded without protobuf objects, which would cost five times as much. The bytes before the numbers
     of a command depend only on the lengths of the encoded numbers, so they are encoded once for many commands.
@@ -200,7 +203,7 @@ def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) 
 
 
 def send_error(producer_id: int, sequence_id: int, error: ServerError, message: str) -> bytes:
-    """SEND_ERROR: an entry was refused. C++ clients close the connection unless the error is a ChecksumError."""
+    """Encode SEND_ERROR: an entry was refused. C++ clients close the connection unless the error is a ChecksumError."""
     body = CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=error, message=message)
     return _frame(BaseCommand(type=BaseCommand.SEND_ERROR, send_error=body))
 
@@ -215,7 +218,7 @@ def message_head(
     consumer_epoch: int | None,
     entry_bytes: int,
 ) -> bytes:
-    """MESSAGE, without the entry, which the caller sends next. The command is encoded without the cost of protobuf.
+    """Encode MESSAGE without the entry, which the caller sends next. This avoids the cost of protobuf objects.
 
     Args:
         consumer_id: The client's id of the consumer.
@@ -244,25 +247,30 @@ def message_head(
 def ack_response(
     consumer_id: int, request_id: int, error: ServerError | None = None, message: str | None = None
 ) -> bytes:
-    """ACK_RESPONSE: the acknowledgement is durable, or was refused."""
+    """Encode ACK_RESPONSE: the acknowledgement is durable if `error` is None, else it was refused."""
     body = CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=error, message=message)
     return _frame(BaseCommand(type=BaseCommand.ACK_RESPONSE, ackResponse=body))
 
 
 def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
-    """ACTIVE_CONSUMER_CHANGE: a Failover subscription has a new active consumer; for clients of protocol 12 and up."""
+    """Encode ACTIVE_CONSUMER_CHANGE (from protocol version 12): a Failover subscription has a new active consumer.
+
+    Args:
+        consumer_id: The client's id of the consumer that gets the command.
+        is_active: True if this consumer is the active one.
+    """
     body = CommandActiveConsumerChange(consumer_id=consumer_id, is_active=is_active)
     return _frame(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=body))
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC: the topic is terminated and read to its end. C++ and Python clients ignore it."""
+    """Encode REACHED_END_OF_TOPIC: the topic is terminated and read to its end. C++ and Python clients ignore it."""
     body = CommandReachedEndOfTopic(consumer_id=consumer_id)
     return _frame(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=body))
 
 
 def close_producer(producer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_PRODUCER: the client must reconnect to the given broker, or look the topic up again if none is given."""
+    """Encode CLOSE_PRODUCER: the client must reconnect to the broker of the URLs; None to look the topic up again."""
     body = CommandCloseProducer(
         producer_id=producer_id,
         request_id=NO_REQUEST_ID,
@@ -273,7 +281,7 @@ def close_producer(producer_id: int, service_url: str | None = None, service_url
 
 
 def close_consumer(consumer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """CLOSE_CONSUMER: the client must reconnect to the given broker, or look the topic up again if none is given."""
+    """Encode CLOSE_CONSUMER: the client must reconnect to the broker of the URLs; None to look the topic up again."""
     body = CommandCloseConsumer(
         consumer_id=consumer_id,
         request_id=NO_REQUEST_ID,
@@ -292,7 +300,7 @@ def get_last_message_id_response(
     batch_index: int = -1,
     mark_delete: tuple[int, int] | None = None,
 ) -> bytes:
-    """GET_LAST_MESSAGE_ID_RESPONSE: the last message's id, and the consumer's mark-delete position (ledger, entry).
+    """Encode GET_LAST_MESSAGE_ID_RESPONSE: the last message's id, and the subscription's mark-delete position.
 
     Args:
         request_id: The id of the client's request.
@@ -313,12 +321,12 @@ def get_last_message_id_response(
 def get_topics_of_namespace_response(
     request_id: int, topics: Iterable[str], topics_hash: str | None, *, filtered: bool, changed: bool = True
 ) -> bytes:
-    """GET_TOPICS_OF_NAMESPACE_RESPONSE: the namespace's topics.
+    """Encode GET_TOPICS_OF_NAMESPACE_RESPONSE: the namespace's topics.
 
     Args:
         request_id: The id of the client's request.
         topics: Full names, with the name of each partition; empty if `changed` is False.
-        topics_hash: Hash of all the names.
+        topics_hash: Hash of all the names; None to send none.
         filtered: True if the broker applied the client's pattern.
         changed: False if `topics_hash` equals the hash in the client's request.
     """
@@ -329,7 +337,7 @@ def get_topics_of_namespace_response(
 
 
 def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_LIST_SUCCESS: the matching topics, or none if the client's hash is current; updates follow later."""
+    """Encode WATCH_TOPIC_LIST_SUCCESS: the matching topics, or none if the client's hash is current."""
     body = CommandWatchTopicListSuccess(
         request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
     )
@@ -337,7 +345,7 @@ def watch_topic_list_success(request_id: int, watcher_id: int, topics: Iterable[
 
 
 def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
-    """WATCH_TOPIC_UPDATE: names of created and deleted topics, and the hash of all topics that match now."""
+    """Encode WATCH_TOPIC_UPDATE: names of created and deleted topics, and the hash of all topics that match now."""
     body = CommandWatchTopicUpdate(
         watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
     )
@@ -345,36 +353,36 @@ def watch_topic_update(watcher_id: int, new: Iterable[str], deleted: Iterable[st
 
 
 def get_schema_response(request_id: int, schema: Schema, schema_version: bytes) -> bytes:
-    """GET_SCHEMA_RESPONSE: a schema and its version."""
+    """Encode GET_SCHEMA_RESPONSE: a schema and its version."""
     body = CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=schema_version)
     return _frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, getSchemaResponse=body))
 
 
 def get_schema_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """GET_SCHEMA_RESPONSE: the request failed. If the topic lacks the schema, clients expect TopicNotFound."""
+    """Encode GET_SCHEMA_RESPONSE: the request failed. If the topic lacks the schema, clients expect TopicNotFound."""
     body = CommandGetSchemaResponse(request_id=request_id, error_code=error, error_message=message)
     return _frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, getSchemaResponse=body))
 
 
 def get_or_create_schema_response(request_id: int, schema_version: bytes) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE: the version of the client's schema."""
+    """Encode GET_OR_CREATE_SCHEMA_RESPONSE: the version of the client's schema."""
     body = CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=schema_version)
     return _frame(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=body))
 
 
 def get_or_create_schema_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE: the schema was refused."""
+    """Encode GET_OR_CREATE_SCHEMA_RESPONSE: the schema was refused."""
     body = CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=error, error_message=message)
     return _frame(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=body))
 
 
 def consumer_stats_response(stats: CommandConsumerStatsResponse) -> bytes:
-    """CONSUMER_STATS_RESPONSE: a consumer's statistics."""
+    """Encode CONSUMER_STATS_RESPONSE: a consumer's statistics."""
     return _frame(BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=stats))
 
 
 def consumer_stats_failed(request_id: int, error: ServerError, message: str) -> bytes:
-    """CONSUMER_STATS_RESPONSE: the broker has no such consumer."""
+    """Encode CONSUMER_STATS_RESPONSE: the broker has no such consumer."""
     return consumer_stats_response(
         CommandConsumerStatsResponse(request_id=request_id, error_code=error, error_message=message)
     )

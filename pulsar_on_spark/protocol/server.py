@@ -48,7 +48,12 @@ class Sent(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command other than SEND: its `BaseCommand.Type`, and its body, which is None for an unknown type."""
+    """A command other than SEND.
+
+    Attributes:
+        type: The command's `BaseCommand.Type`.
+        body: The command's protobuf message; None for an unknown type.
+    """
 
     type: int
     body: Message | None
@@ -113,7 +118,7 @@ class ServerConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Size of the received part of an incomplete frame."""
+        """Size of the received part of an incomplete frame, in bytes."""
         return self._splitter.held_bytes
 
     def handshake_done(self) -> None:
@@ -122,7 +127,7 @@ class ServerConnection:
         self._event = _event
 
     def receive_data(self, data: bytes | memoryview) -> list[Event]:
-        """Decode all frames that end in these bytes of the stream, in order.
+        """Return the commands of all frames that end in these bytes of the stream, in order.
 
         Args:
             data: The next bytes of the stream; they may end anywhere in a frame. The caller may reuse the buffer,

@@ -13,7 +13,7 @@ _MORE = [bytes([n & 0x7F | 0x80, n >> 7 | 0x80]) for n in range(2**_BITS)]
 
 
 def varint(number: int) -> bytes:
-    """Encode a number as a varint. A negative number is encoded as unsigned 64 bits, as protobuf does."""
+    """Return the varint of a number. A negative number is encoded as unsigned 64 bits, as protobuf does."""
     number &= _64_BITS
     out = b""
     while number > _MASK:

@@ -45,7 +45,7 @@ class Brokers(Protocol):
     """The brokers that a proxy may connect to."""
 
     async def addresses(self) -> list[BrokerAddress]:
-        """Return the addresses of all brokers.
+        """Return the addresses of all brokers, one for each host and listener.
 
         Raises:
             MetadataError: the registrations cannot be read.
@@ -66,7 +66,7 @@ class ListedBrokers:
         self._addresses = [address for url in urls for address in _parsed(url)]
 
     async def addresses(self) -> list[BrokerAddress]:
-        """Return the addresses of all brokers."""
+        """Return the addresses of all brokers in the list."""
         return self._addresses
 
 
@@ -74,7 +74,7 @@ class RegisteredBrokers:
     """The brokers that are registered in a root.
 
     Args:
-        root: The root.
+        root: The open root.
     """
 
     def __init__(self, root: Root) -> None:
@@ -84,7 +84,7 @@ class RegisteredBrokers:
         self._turn = asyncio.Lock()
 
     async def addresses(self) -> list[BrokerAddress]:
-        """Return the addresses of all brokers (errors as `Brokers.addresses`)."""
+        """Return the addresses of all registered brokers, read within `MAX_AGE_S` (errors as `Brokers.addresses`)."""
         async with self._turn:
             if time.monotonic() - self._read_at_s >= MAX_AGE_S:
                 view = await asyncio.to_thread(self._root.store.view)

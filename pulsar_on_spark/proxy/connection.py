@@ -28,7 +28,12 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 class Pipe(asyncio.Protocol):
-    """One end of a connection, whose received bytes are written to the other end."""
+    """One end of a connection, whose received bytes are written to the other end.
+
+    Attributes:
+        transport: The transport of this end; None before it is connected.
+        other: The other end; None before there is one.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -67,7 +72,7 @@ class Pipe(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
+        """Send bytes from this end; drop them if it is not connected yet."""
         if self.transport is not None and data:
             self.transport.write(data)
 
@@ -81,7 +86,7 @@ class BrokerEnd(Pipe):
     """The end of a connection that is connected to a broker.
 
     Args:
-        client: The other end.
+        client: The end that is connected to the client.
         answers: The rewriter of the broker's answers to lookups; None if the client has named this broker.
     """
 
@@ -158,7 +163,7 @@ class ClientEnd(Pipe):
         try:
             known = await self._brokers.addresses()
         except MetadataError as error:
-            log.error("The brokers cannot be read: %s", error)
+            log.error("The registrations of brokers cannot be read: %s", error)
             self._refuse("The proxy cannot read the brokers now")
             return
         if greeting.target:

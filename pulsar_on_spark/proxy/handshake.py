@@ -44,7 +44,7 @@ class GreetingReader:
         self._received = bytearray()
 
     def receive_data(self, data: bytes) -> Greeting | None:
-        """Add received bytes. Return the greeting when it is complete, and None before.
+        """Add received bytes; return the greeting if it is complete now, else None.
 
         Raises:
             ProtocolError: the first command is not CONNECT, or is larger than 128 KiB.
@@ -72,7 +72,7 @@ class LookupAnswers:
         self._splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)
 
     def receive_data(self, data: bytes) -> bytes:
-        """Add received bytes. Return the bytes for the client: all commands that are complete now.
+        """Add bytes received from the broker; return the bytes for the client: all commands that are complete now.
 
         Raises:
             ProtocolError: the bytes are not Pulsar's protocol, or a command is larger than `MAX_ANSWER_BYTES`.

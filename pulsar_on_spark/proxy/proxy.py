@@ -50,7 +50,7 @@ class Proxy:
 
     Args:
         brokers: The brokers to which the proxy connects clients.
-        settings: The settings.
+        settings: The settings of the proxy.
 
     Attributes:
         urls: The URLs to which clients connect; empty before `start`.
@@ -102,7 +102,9 @@ class Proxy:
 
     def _client(self) -> asyncio.Protocol:
         if len(self._clients) >= MAX_CLIENTS:
-            log.warning("A client is disconnected, because the limit of %d clients is reached.", MAX_CLIENTS)
+            log.warning(
+                "A client is disconnected: the proxy has %d clients, its limit; start another one.", MAX_CLIENTS
+            )
             return _Refused()
         client = ClientEnd(self._brokers, self._broker_tls, self._clients.discard)
         self._clients.add(client)
@@ -115,7 +117,7 @@ class _Refused(asyncio.Protocol):
 
 
 async def run_until_signal(proxy: Proxy) -> None:
-    """Wait for SIGTERM or SIGINT, and then stop the started proxy."""
+    """Wait for SIGTERM or SIGINT, and then stop the proxy, which the caller has started."""
     asked, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
@@ -124,7 +126,7 @@ async def run_until_signal(proxy: Proxy) -> None:
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> ServerTls | None:
-    """Return the TLS files of a proxy; None if neither is given.
+    """Return the TLS settings of a proxy with these files; None if neither file is given.
 
     Raises:
         InvalidArgumentError: only one of the two files is given.

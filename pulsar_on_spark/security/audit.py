@@ -32,14 +32,14 @@ class AuditRecord:
     """An operation of a client.
 
     Attributes:
-        address: The client's address.
+        address: The client's address, `host:port`.
         operation: The operation, such as LOGIN, PRODUCE or the method of a request.
         decision: The outcome of the operation.
         role: The client's role; "" if it is not known.
         original_role: The role of the client that a proxy forwards; "" without a proxy.
-        method: The client's authentication method.
-        resource: The object of the operation, such as a topic or the path of a request.
-        reason: The reason for a refusal.
+        method: The client's authentication method; "" if it is not known.
+        resource: The object of the operation, such as a topic or the path of a request; "" for none.
+        reason: The reason for a refusal; "" for none.
         status: The HTTP status; None for Pulsar's protocol.
         credential: The mark of the client's token (`mark_of`); "" for other credentials.
     """
@@ -56,7 +56,7 @@ class AuditRecord:
     credential: str = ""
 
     def by(self, client: Principal | None) -> AuditRecord:
-        """Return this record with the client's roles, method and token; unchanged for an unknown client."""
+        """Return this record with the client's roles, method and token; unchanged for None, an unknown client."""
         if client is None:
             return self
         return replace(
@@ -71,7 +71,7 @@ class AuditRecord:
         """Return the record as JSON without a line break; empty texts are left out.
 
         Args:
-            time_s: The time, in seconds since 1970.
+            time_s: The time of the operation, in seconds since 1970.
             times: The number of equal operations that the line reports.
         """
         fields: dict[str, object] = {"time": round(time_s, 3)}
@@ -88,7 +88,7 @@ _OTHERS: Final = AuditRecord("", "", Verdict.REFUSED, reason="refusals of other 
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address with a port."""
+    """Return the host of an address `host:port`."""
     return address.rpartition(":")[0]
 
 
@@ -102,7 +102,7 @@ class Refusals:
         self._again: dict[AuditRecord, int] = {}
 
     def is_first(self, record: AuditRecord) -> bool:
-        """Count a refusal. Return True if it is the first of its kind, and so must be written now."""
+        """Count a refusal; return True if it is the first of its kind since the last summary, to be written now."""
         kind = replace(record, address=host_of(record.address), credential="")
         known = kind in self._again
         if not known and len(self._again) >= MAX_REFUSALS:
@@ -113,6 +113,6 @@ class Refusals:
         return not known
 
     def summary(self) -> Iterator[tuple[AuditRecord, int]]:
-        """Yield each repeated kind with its number of repetitions, and restart the counts."""
+        """Yield a record of each repeated kind with its number of repetitions, and restart the counts."""
         counted, self._again = self._again, {}
         yield from ((kind, times) for kind, times in counted.items() if times)

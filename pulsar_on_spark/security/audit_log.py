@@ -23,13 +23,13 @@ _FILE_MODE: Final = 0o600
 
 
 class Sink(Protocol):
-    """The destination of the audit's lines."""
+    """The destination of the audit's lines, each a JSON object without a line break."""
 
     def write(self, line: str) -> None:
         """Add a line; must not raise."""
 
     def reopen(self) -> None:
-        """Open a file again, after a rotation has renamed it."""
+        """Open the file again after a rotation has renamed it; do nothing without a file."""
 
     def close(self) -> None:
         """Close the sink; no line follows."""
@@ -63,7 +63,7 @@ class AuditFile:
         return file
 
     def write(self, line: str) -> None:
-        """Append a line."""
+        """Append a line to the file; log it if the file cannot be written."""
         data = f"{line}\n".encode()
         try:
             if os.write(self._file, data) != len(data):
@@ -92,14 +92,14 @@ class AuditLogger:
     """Sink that writes each audit line to the logger `pulsar_on_spark.audit`."""
 
     def write(self, line: str) -> None:
-        """Log a line."""
+        """Log a line, at the level INFO."""
         audit_log.info("%s", line)
 
     def reopen(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no file."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no file."""
 
 
 class NoAudit(AuditLogger):
@@ -113,8 +113,8 @@ class Audit:
     """The audit of a broker.
 
     Args:
-        sink: The destination of its lines.
-        clock: Returns the time, in seconds since 1970.
+        sink: The destination of the audit's lines.
+        clock: Returns the current time, in seconds since 1970.
     """
 
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.time) -> None:
@@ -123,11 +123,11 @@ class Audit:
         self._refusals = Refusals()
 
     def note_login(self, address: str, client: Principal) -> None:
-        """Note that a client was authenticated."""
+        """Write that a client was authenticated, with its address `host:port`."""
         self._write(AuditRecord(address, "LOGIN", Verdict.ALLOWED).by(client))
 
     def note_logout(self, address: str, client: Principal) -> None:
-        """Note that the connection of an authenticated client has ended."""
+        """Write that the connection of an authenticated client has ended, with its address `host:port`."""
         self._write(AuditRecord(address, "LOGOUT", Verdict.ALLOWED).by(client))
 
     def note_refusal(
@@ -142,13 +142,13 @@ class Audit:
         method: str = "",
         credential: str = "",
     ) -> bool:
-        """Note the refusal of an operation. Repetitions are counted, and their number is written once a minute.
+        """Write the refusal of an operation. Repetitions are counted, and their number is written once a minute.
 
         Returns:
             True for the first refusal of its kind since the last summary, which the caller should log.
 
         Args:
-            address: The client's address.
+            address: The client's address, `host:port`.
             client: The client's identity; None if it is not authenticated.
             operation: The operation, such as LOGIN, PRODUCE or the method of a request.
             resource: The object of the operation, such as a topic or the path of a request.
@@ -173,7 +173,15 @@ class Audit:
         return is_first
 
     def note_change(self, address: str, client: Principal, operation: str, resource: str, status: int) -> None:
-        """Note a request that changes something, once it was answered."""
+        """Write a request that changes something, after it was answered.
+
+        Args:
+            address: The client's address, `host:port`.
+            client: The client's identity.
+            operation: The method of the request.
+            resource: The path of the request.
+            status: The HTTP status of the answer.
+        """
         decision = Verdict.ALLOWED if status < 400 else Verdict.FAILED
         self._write(AuditRecord(address, operation, decision, resource=resource, status=status).by(client))
 

@@ -1,4 +1,4 @@
-"""Authentication of clients: which provider checks their credentials, the anonymous role, and proxies.
+"""Authentication of clients: the choice of the provider that checks their credentials, the anonymous role, and proxies.
 
 | method of the client's credentials | outcome |
 |---|---|
@@ -32,7 +32,7 @@ class Claimed:
     Attributes:
         role: The client's role (`original_principal`); "" without a proxy.
         method: The method of the client's credentials; "" if they are not forwarded.
-        data: The client's credentials.
+        data: The client's credentials; empty if they are not forwarded.
     """
 
     role: str = ""
@@ -57,10 +57,10 @@ class Proxies:
     verifies: bool = False
 
     def principal_of(self, connected: Principal, original_role: str) -> Principal:
-        """Return the client that a connection acts for.
+        """Return the identity of the client that a connection acts for: with the original role behind a proxy.
 
         Args:
-            connected: The client that holds the connection.
+            connected: The identity of the client that holds the connection.
             original_role: The role that this client acts for; "" for none.
 
         Raises:
@@ -95,8 +95,8 @@ class Authentication:
         providers: The providers, in the order in which they are tried.
         anonymous_role: The role of clients without credentials; None if they are refused.
         strict: True if HTTP clients must name their method.
-        proxies: The proxies.
-        meter: Counts the outcomes.
+        proxies: The roles that may act for other clients.
+        meter: The counts of outcomes, for metrics.
     """
 
     providers: Sequence[Provider]
@@ -106,7 +106,7 @@ class Authentication:
     meter: AuthenticationMeter = field(default_factory=AuthenticationMeter)
 
     async def authenticate(self, method: str, evidence: Evidence, claimed: Claimed) -> Principal:
-        """Authenticate a client and, if it is a proxy, the client that it forwards.
+        """Return the identity of a client and, if it is a proxy, of the client that it forwards.
 
         Args:
             method: The method of the credentials; "" if the client gives none.
@@ -126,7 +126,7 @@ class Authentication:
     async def authenticate_http(
         self, method: str | None, evidences: Mapping[str, Evidence], claimed: Claimed
     ) -> Principal:
-        """Authenticate an HTTP client and, if it is a proxy, the client that it forwards.
+        """Return the identity of an HTTP client and, if it is a proxy, of the client that it forwards.
 
         Args:
             method: The method that the client names (`X-Pulsar-Auth-Method-Name`); None if it names none.
@@ -199,7 +199,7 @@ def _no_provider(method: str) -> NotAuthenticatedError:
 
 
 class Renewal(Enum):
-    """The step to take with a connection whose credentials may have expired."""
+    """The step to take with a connection whose credentials may have expired: none, ask for new ones, or close it."""
 
     NONE = auto()
     CHALLENGE = auto()
@@ -211,7 +211,7 @@ def next_renewal(principal: Principal | None, now_s: float, *, can_renew: bool, 
 
     Args:
         principal: The connection's client; None before it is authenticated.
-        now_s: The time, in seconds since 1970.
+        now_s: The current time, in seconds since 1970.
         can_renew: True if the client can send new credentials.
         is_challenged: True if the client was asked for new credentials and has not answered.
     """

@@ -34,14 +34,19 @@ _NAME: Final = re.compile(r"[A-Za-z0-9*][A-Za-z0-9*._@:-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """The PEM files of a certificate and its key."""
+    """The PEM files of a certificate and its private key.
+
+    Attributes:
+        certificate: The file of the certificate.
+        key: The file of the private key.
+    """
 
     certificate: Path
     key: Path
 
     @classmethod
     def of(cls, folder: Path, name: str) -> CertificateFiles:
-        """Return the files of a name."""
+        """Return the paths of the files of a host or role in a folder, which may not exist yet."""
         return cls(folder / f"{name}.cert.pem", folder / f"{name}.key.pem")
 
 
@@ -61,7 +66,7 @@ class LocalCa:
 
     @classmethod
     def open(cls, folder: Path) -> LocalCa:
-        """Open the CA in a folder; the folder and the CA are created if they are missing.
+        """Return the CA in a folder; the folder and the CA are created if they are missing.
 
         Raises:
             InvalidArgumentError: the CA's files cannot be used.
@@ -81,7 +86,7 @@ class LocalCa:
         return cls(folder, files, certificate, key)
 
     def issue_host(self, hosts: Sequence[str], days: int = VALID_DAYS) -> CertificateFiles:
-        """Issue the certificate of a server, and replace the former one.
+        """Issue the certificate of a server, replace the former one, and return the files.
 
         Args:
             hosts: The server's host names and addresses; the first one names the files.
@@ -94,7 +99,7 @@ class LocalCa:
         return self._issue(hosts[0], ExtendedKeyUsageOID.SERVER_AUTH, names, days)
 
     def issue_role(self, role: str, days: int = VALID_DAYS) -> CertificateFiles:
-        """Issue the certificate of a client, and replace the former one.
+        """Issue the certificate of a client, replace the former one, and return the files.
 
         Args:
             role: The role, which becomes the certificate's common name and names the files.

@@ -33,7 +33,7 @@ class Evidence:
 
 
 def mark_of(method: str, data: bytes) -> str:
-    """Return a token's mark, by which operators find its uses: the first digits of its SHA-256; "" without a token."""
+    """Return a token's mark, by which operators find its uses: 8 hex digits of its SHA-256; "" without a token."""
     token = data.strip() if method == TOKEN_METHOD else b""
     return hashlib.sha256(token).hexdigest()[:_MARK_DIGITS] if token else ""
 
@@ -61,8 +61,8 @@ class NotAuthenticatedError(AccessDeniedError):
     """The client's credentials are missing or invalid.
 
     Args:
-        failure: The reason, for metrics.
-        reason: The reason, for the log; clients do not get it. It must not contain any part of the credentials.
+        failure: The kind of the reason, for metrics.
+        reason: The reason in words, for the log; clients do not get it. It must not contain a part of the credentials.
 
     Attributes:
         provider: The name of the provider that refused the client; `none` if no provider was asked.
@@ -89,7 +89,7 @@ class Provider(Protocol):
     method: str
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Return the client's identity.
+        """Check the credentials of a client, and return the client's identity.
 
         Raises:
             NotAuthenticatedError: the credentials are missing or invalid.

@@ -30,7 +30,7 @@ def require_private(file: Path, what: str) -> None:
 
     Args:
         file: The file.
-        what: The kind of the file, for the error.
+        what: The kind of the file, such as "the private key", for the error.
 
     Raises:
         InvalidArgumentError: every user can read the file.
@@ -49,7 +49,7 @@ def require_private(file: Path, what: str) -> None:
 
 
 def read_given(given: str, what: str, *, secret: bool) -> bytes:
-    """Read the content that a setting or an option names.
+    """Return the bytes that a setting or an option names.
 
     Args:
         given: A `file:` URL, a `data:` URL, the path of a file, or base64.
@@ -86,8 +86,8 @@ def write_new(file: Path, content: bytes, *, secret: bool) -> None:
 
     Args:
         file: The file.
-        content: Its content.
-        secret: True if only its owner may read it.
+        content: The file's content.
+        secret: True if only the file's owner may read it.
 
     Raises:
         InvalidArgumentError: the file exists.
@@ -105,8 +105,8 @@ def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
 
     Args:
         file: The file.
-        content: Its content.
-        secret: True if only its owner may read it.
+        content: The file's content.
+        secret: True if only the file's owner may read it.
     """
     written = file.with_name(f".{file.name}.{os.getpid()}")
     mode = _SECRET_MODE if secret else _PUBLIC_MODE
@@ -118,7 +118,7 @@ def replace_file(file: Path, content: bytes, *, secret: bool) -> None:
 
 
 def path_of(given: str) -> Path:
-    """Return the path in a `file:` URL; any other text is a path already."""
+    """Return the path in a `file:` URL, or any other text as a path."""
     return Path(unquote(urlsplit(given).path) if given.startswith("file:") else given)
 
 

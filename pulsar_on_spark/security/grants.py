@@ -10,7 +10,7 @@ from typing import Final
 from pulsar_on_spark.security.operations import Action, Resource
 
 Permissions = Mapping[str, Sequence[str]]
-"""The actions that are granted to each role."""
+"""The actions that are granted, by role."""
 _NO_PERMISSIONS: Final[Permissions] = MappingProxyType({})
 
 
@@ -53,7 +53,7 @@ class Grants:
         return any(self._has(granted, role, action) for granted in self._permissions(resource))
 
     def may_use_subscription(self, role: str, subscription: str) -> bool:
-        """Return True if a role that may consume a topic may do so through this subscription."""
+        """Return True if a role that may consume a topic may use a subscription; always for "", no subscription."""
         if not subscription:
             return True
         roles = self.subscriptions.get(subscription)

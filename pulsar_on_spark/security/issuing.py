@@ -25,7 +25,7 @@ _RSA_BITS: Final = 2048
 
 
 def new_secret(algorithm: str) -> bytes:
-    """Return a random secret key, as long as the algorithm needs (`SECRET_BYTES`).
+    """Return the bytes of a new random secret key, as long as the algorithm needs (`SECRET_BYTES`).
 
     Raises:
         InvalidArgumentError: the algorithm has no secret key.
@@ -36,7 +36,7 @@ def new_secret(algorithm: str) -> bytes:
 
 
 def new_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """Return a new private key and its public key, in the formats of this module.
+    """Return a new private key and its public key, both as DER: PKCS#8 and X.509.
 
     Raises:
         InvalidArgumentError: the algorithm has no pair of keys.
@@ -66,7 +66,7 @@ def sign(
         key: A secret or private key.
         claims: The claims.
         algorithm: One of the key's algorithms; None for the first one.
-        headers: Headers to add; `alg` is always set.
+        headers: Headers to add besides `alg`; None for none.
 
     Raises:
         InvalidArgumentError: the algorithm does not fit the key.

@@ -47,7 +47,11 @@ class TokenKey:
 
 
 def secret_key(content: bytes, what: str) -> TokenKey:
-    """Make a secret key from its bytes; errors name it by `what`.
+    """Return the secret key of tokens with these bytes.
+
+    Args:
+        content: The bytes of the key.
+        what: The name of the key, for errors, such as "Setting token_secret_key".
 
     Raises:
         InvalidArgumentError: the content is too short, or a key of another kind.
@@ -65,7 +69,7 @@ def secret_key(content: bytes, what: str) -> TokenKey:
 
 
 def public_key(content: bytes, what: str) -> TokenKey:
-    """Make a public key from its DER or PEM form; errors name it by `what`.
+    """Return the public key of tokens in DER or PEM form (arguments as `secret_key`).
 
     Raises:
         InvalidArgumentError: the content is neither an RSA key of at least 2,048 bits nor an EC key on P-256, P-384 or
@@ -82,7 +86,7 @@ def public_key(content: bytes, what: str) -> TokenKey:
 
 
 def private_key(content: bytes, what: str) -> TokenKey:
-    """Make a private key from its DER or PEM form (errors as `public_key`)."""
+    """Return the private key of tokens in DER or PEM form (arguments and errors as `public_key`)."""
     try:
         if content.startswith(_PEM):
             key = serialization.load_pem_private_key(content, None)
@@ -96,10 +100,10 @@ def private_key(content: bytes, what: str) -> TokenKey:
 
 
 def issuer_key(jwk: Mapping[str, Any]) -> TokenKey | None:
-    """Make the public key of a JWK; None unless the JWK is a public RSA or EC key for signatures.
+    """Return the public key in a JWK; None unless the JWK is a public RSA or EC key for signatures.
 
-    The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar. Return None also if the
-    JWK names another algorithm.
+    The algorithms are RS256, RS384 and RS512, or the ES algorithm of the curve, as in Pulsar. The result is None, too,
+    if the JWK names another algorithm.
     """
     read = _JWK_KINDS.get(str(jwk.get("kty")))
     if read is None or "d" in jwk or jwk.get("use", "sig") != "sig":

@@ -21,7 +21,7 @@ _PREFIX_BITS: Final = 64
 
 
 def source_of(host: str) -> str:
-    """Return the source by which limits count an address.
+    """Return the source by which limits count an address (a host without a port).
 
     An IPv6 address counts by its /64 prefix, because a host may have all addresses of one prefix. An IPv4 address
     counts by itself, also in its IPv6-mapped form, and so does a text that is not an address.

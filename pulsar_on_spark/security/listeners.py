@@ -36,12 +36,12 @@ class Listener:
 
     @property
     def any_service_url(self) -> str:
-        """The URL for Pulsar's clients without TLS, or with TLS if there is no other."""
+        """The URL for Pulsar's clients without TLS, or with TLS if there is no other; "" without both."""
         return self.service_url or self.service_url_tls
 
     @property
     def any_web_url(self) -> str:
-        """The HTTP URL without TLS, or with TLS if there is no other."""
+        """The HTTP URL without TLS, or with TLS if there is no other; "" without both."""
         return self.web_url or self.web_url_tls
 
     @property
@@ -76,7 +76,9 @@ class Listeners:
 
 
 def parse_listeners(advertised: str) -> dict[str, Listener]:
-    """Parse the setting `advertised_listeners`: `name:scheme://host:port`, separated by commas.
+    """Return the listeners in the setting `advertised_listeners`, by name.
+
+    The setting is a list of `name:scheme://host:port`, separated by commas.
 
     Raises:
         InvalidArgumentError: the text has another form, a listener has two URLs of one kind, or two listeners share a
@@ -100,7 +102,7 @@ def parse_listeners(advertised: str) -> dict[str, Listener]:
 
 
 def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal_name: str) -> Listeners:
-    """Decide which URLs clients get.
+    """Return the listeners of a broker: the URLs that clients get by the listener that they name.
 
     Args:
         own: The URLs with the broker's own address and ports.
@@ -127,7 +129,7 @@ def choose_listeners(own: Listener, advertised: Mapping[str, Listener], internal
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL."""
+    """Return the host of a URL, without port and brackets; "" if it has none."""
     return urlsplit(url).hostname or ""
 
 

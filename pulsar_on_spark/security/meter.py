@@ -24,5 +24,5 @@ class AuthenticationMeter:
         self.successes[provider, method] += 1
 
     def note_failure(self, refusal: NotAuthenticatedError) -> None:
-        """Count a refused client."""
+        """Count a client that was refused, by the refusal's provider, method and reason."""
         self.failures[refusal.provider, refusal.method, refusal.failure] += 1

@@ -104,17 +104,22 @@ class Resource:
 
     @classmethod
     def of_namespace(cls, namespace: str, subscription: str = "") -> Resource:
-        """Return a namespace, given as `tenant/namespace`, or all subscriptions with this name in the namespace."""
+        """Return a namespace as a resource, or its subscriptions with one name.
+
+        Args:
+            namespace: The namespace, `tenant/namespace`.
+            subscription: The name of subscriptions in the namespace; "" for the namespace itself.
+        """
         return cls(namespace.partition("/")[0], namespace, subscription=subscription)
 
     @classmethod
     def of_topic(cls, topic: TopicName, subscription: str = "") -> Resource:
-        """Return a topic, or a subscription of it."""
+        """Return a topic as a resource, or a subscription of it if `subscription` is not ""."""
         return cls(topic.tenant, topic.namespace, topic, subscription)
 
     @property
     def is_system(self) -> bool:
-        """True for a system topic and for the namespace of such topics."""
+        """True for a system topic, and for the namespace of such topics."""
         return self.namespace == SYSTEM_NAMESPACE if self.topic is None else self.topic.is_system
 
     def __str__(self) -> str:

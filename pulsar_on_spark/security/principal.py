@@ -35,11 +35,11 @@ class Principal:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles that must all have a right: the client's role, or the roles of the proxy and its client."""
+        """The roles that must all have a right: the client's role, or the roles of the proxy and of its client."""
         return (self.role,) if self.original_role is None else (self.role, self.original_role)
 
     def is_expired(self, now_s: float) -> bool:
-        """Return True if the credentials are no longer valid."""
+        """Return True if the credentials are no longer valid at `now_s`, in seconds since 1970."""
         return self.expires_at_s is not None and now_s >= self.expires_at_s
 
     def is_same_client(self, other: Principal) -> bool:

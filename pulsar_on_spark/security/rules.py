@@ -33,7 +33,7 @@ class NotAuthorizedError(AccessDeniedError):
     """The client may not do the operation.
 
     Args:
-        reason: One sentence.
+        reason: The reason, one sentence that the client may get.
         status: The HTTP status, as Pulsar's: 401 or 403.
     """
 
@@ -93,11 +93,11 @@ _RIGHTS: Final[Mapping[Operation, _Right]] = {
 
 
 def decide(grants: Grants, principal: Principal, operation: Operation, resource: Resource) -> Decision:
-    """Decide whether a client may do an operation. A proxy and the client that it forwards must both be allowed.
+    """Decide if a client may do an operation. A proxy and the client that it forwards must both be allowed.
 
     Args:
         grants: The grants in the resource's namespace and tenant.
-        principal: The client.
+        principal: The client's identity.
         operation: The operation.
         resource: The object of the operation.
     """
@@ -137,7 +137,7 @@ def _is_coordinator(resource: Resource) -> bool:
 
 
 def _status(operation: Operation) -> int:
-    """Return the HTTP status of a refusal, which is that of Pulsar's web server."""
+    """Return the HTTP status of the refusal of an operation, which is that of Pulsar's web server."""
     return 403 if isinstance(operation, NamespaceOperation | PolicyOperation) else 401
 
 

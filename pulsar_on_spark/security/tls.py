@@ -39,7 +39,7 @@ class ServerTls:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files from which the context is made."""
+        """The files from which the TLS context is made: certificate, key, and the CAs if there are any."""
         return tuple(file for file in (self.certificate, self.key, self.trust_certs) if file is not None)
 
 
@@ -64,7 +64,11 @@ class LoadedTls:
     stamps: tuple[FileStamp, ...] = field(repr=False)
 
     def warning(self, now_s: float) -> str | None:
-        """Return a sentence if the certificate is not valid now or expires soon, else None."""
+        """Return a warning, one sentence, if the certificate is not valid now or expires soon; else None.
+
+        Args:
+            now_s: The current time, in seconds since 1970.
+        """
         if now_s < self.not_before_s:
             return f"The broker's TLS certificate is not valid before {_date(self.not_before_s)}: check the clock."
         if now_s >= self.expires_s:
@@ -75,7 +79,7 @@ class LoadedTls:
 
 
 def load_server(tls: ServerTls) -> LoadedTls:
-    """Read a server's files.
+    """Return the TLS context of a server, made from its files.
 
     Raises:
         InvalidArgumentError: a file or a value cannot be used; the error names it and the remedy.
@@ -99,7 +103,7 @@ def load_server(tls: ServerTls) -> LoadedTls:
 
 
 def client_context(trust_certs: Path | None, *, allow_insecure: bool, verify_hostname: bool) -> ssl.SSLContext:
-    """Create the context of a client.
+    """Create the TLS context of a client.
 
     Args:
         trust_certs: PEM file of the CAs that the client trusts; None for the system's CAs.

@@ -47,7 +47,7 @@ def create_app(services: Services, broker_health: BrokerHealth) -> FastAPI:
 
     Args:
         services: The broker's parts.
-        broker_health: Its health, for metrics and probes.
+        broker_health: The broker's health, for metrics and probes.
     """
     app = FastAPI(
         title="pulsar_on_spark",
@@ -143,5 +143,5 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _broken(request: Request, error: Exception) -> JSONResponse:
-    log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
+    log.error("The request %s %s failed: a bug in the broker.", request.method, request.url.path, exc_info=error)
     return reason_response(500, BUG_REASON)

@@ -23,7 +23,7 @@ class Outcome:
     Attributes:
         status: The HTTP status of the response; 500 before there is a response.
         reason: The reason of a refusal; "" without one.
-        is_refused: True if the rules of authorization refused it, whatever the status.
+        is_refused: True if the rules of authorization refused the request, whatever the status.
     """
 
     status: int = 500
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def client_of(scope: Scope) -> str:
-    """Return the address of a request's client."""
+    """Return the address of a request's client, `host:port`."""
     host, port = scope.get("client") or ("?", 0)
     return f"{host}:{port}"
 
@@ -50,7 +50,7 @@ class Audited:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, and write its outcome to the audit before the client sees the response."""
+        """Pass a request on, and write its outcome to the audit before the client gets the response."""
         outcome = Outcome()
         is_noted = False
 

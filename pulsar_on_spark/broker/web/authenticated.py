@@ -47,7 +47,7 @@ class Authenticated:
         self._schemes = {"WWW-Authenticate": ", ".join(schemes)} if schemes else {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or answer 401, 429, 400 to ambiguous headers, or 405 to writes at an open path."""
+        """Pass a request on with its client, or answer 401, 429, 400 (ambiguous headers) or 405 (write to a probe)."""
         headers = Headers(scope=scope)
         if scope["path"] in self._open:
             is_read = scope["method"] in ("GET", "HEAD")

@@ -29,8 +29,8 @@ class Authorized:
 
     Args:
         app: The application.
-        routes: Its routes, in matching order.
-        access: The rules.
+        routes: The application's routes, in matching order.
+        access: The authorization of clients.
         views: The views of the root's metadata.
     """
 
@@ -41,7 +41,7 @@ class Authorized:
         self._views = views
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or refuse it."""
+        """Pass a request on, or refuse it."""
         try:
             self._authorize(scope)
         except PulsarpyError as error:

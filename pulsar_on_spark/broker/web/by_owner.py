@@ -118,7 +118,7 @@ class ByOwner:
 
     Args:
         app: The application.
-        routes: Its routes, in matching order.
+        routes: The application's routes, in matching order.
         services: The broker's parts.
     """
 
@@ -128,7 +128,7 @@ class ByOwner:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, redirect it, or gather the answers of several brokers."""
+        """Pass a request on, redirect it, or merge the answers of several brokers."""
         brokers = registered_brokers(self._services.views.recent)
         answer: Response | None = None
         if scope["type"] == "http" and len(brokers) > 1:
@@ -179,7 +179,7 @@ class ByOwner:
         return None
 
     async def _owners(self, name: TopicName) -> dict[str, BrokerRecord]:
-        """Return the brokers of a topic, or of its partitions, by id."""
+        """Return the registrations of the brokers that serve a topic or its partitions, by the broker's id."""
         record = (await self._services.views.view()).get(TopicRecord, name.full)
         partitions = 0 if record is None else record.partitions or 0
         names = [name.partition(index) for index in range(partitions)] or [name]
@@ -209,15 +209,15 @@ class ByOwner:
         return Response(done[0].content, done[0].status_code, media_type=done[0].headers.get("content-type"))
 
     async def _bundles(self, namespace: str) -> NamespaceBundles:
-        """Return the bundles of a namespace with their owners, as they are now."""
+        """Return the bundles of a namespace with their owners, by the newest metadata."""
         return self._services.ownership.bundles(await self._services.views.view(), namespace)
 
     async def _require_unused(self, scope: Scope, name: TopicName, brokers: Iterable[BrokerRecord]) -> None:
         """Refuse a deletion that is not forced, if the topic is in use at another broker.
 
         Raises:
-            TopicBusyError: it has producers or subscriptions.
-            HTTPException: another broker cannot report whether the topic is in use there.
+            TopicBusyError: the topic has producers or subscriptions.
+            HTTPException: 503, another broker cannot report if the topic is in use.
         """
         own = self._services.ownership.broker.broker
         others = [broker for broker in brokers if broker.broker != own]
@@ -235,15 +235,15 @@ class ByOwner:
                 raise TopicBusyError(f"Topic {name} has producers or subscriptions: close them, or force the deletion.")
 
     async def _ask_all(self, scope: Scope, body: bytes, brokers: Collection[BrokerRecord]) -> list[httpx.Response]:
-        """Send a request to several brokers (errors as `_ask`)."""
+        """Send a request to several brokers, and return their responses in the same order (errors as `_ask`)."""
         async with httpx.AsyncClient(verify=self._trusted, timeout=_TIMEOUT_S) as client:
             return await asyncio.gather(*(self._ask(client, scope, body, broker) for broker in brokers))
 
     async def _ask(self, client: httpx.AsyncClient, scope: Scope, body: bytes, broker: BrokerRecord) -> httpx.Response:
-        """Send the request to one broker, with the client's own credentials.
+        """Send the request to one broker with the client's credentials, and return the response.
 
         Raises:
-            HTTPException: the broker does not answer.
+            HTTPException: 503, the broker does not answer.
         """
         headers = {name: value for name, value in Headers(scope=scope).items() if name in _FORWARDED}
         try:
@@ -257,7 +257,7 @@ class ByOwner:
 
     @cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """The trusted CAs of other brokers' certificates."""
+        """The TLS context for requests to other brokers, which trusts `broker_client_trust_certs_file_path`."""
         return httpx.create_ssl_context(verify=self._services.settings.broker_client_trust_certs_file_path or True)
 
 
@@ -266,7 +266,7 @@ def _is_set(scope: Scope, parameter: str) -> bool:
 
 
 def redirect(scope: Scope, broker: BrokerRecord) -> Response:
-    """Return a redirection of a request to another broker, which will not redirect it again."""
+    """Return the response that redirects a request to another broker, which will not redirect it again."""
     return Response(status_code=307, headers={"Location": url_at(scope, broker)})
 
 
@@ -287,7 +287,7 @@ def url_at(scope: Scope, broker: BrokerRecord) -> str:
 
 
 def raw_path(scope: Scope) -> str:
-    """Return the path of a request as the client has encoded it."""
+    """Return the path of a request as the client sent it, percent-encoded and without the query."""
     return str(scope.get("raw_path", scope["path"].encode()).decode("latin-1")).partition("?")[0]
 
 

@@ -64,7 +64,7 @@ _STATUS_OF_CODE: Final = {
 
 
 def status_of(error: PulsarpyError) -> int:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status for an error; 500 for an error that the tables do not have."""
     if isinstance(error, NotAuthorizedError):
         return error.status
     if isinstance(error, ServerRefusalError):
@@ -73,10 +73,10 @@ def status_of(error: PulsarpyError) -> int:
 
 
 def refusal(error: PulsarpyError) -> JSONResponse:
-    """Return the response to a request that failed with an error."""
+    """Return the response to a request that failed with an error: its status, and its text as the reason."""
     return reason_response(status_of(error), error.as_pulsar or str(error))
 
 
 def reason_response(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return a response with this status, this reason and these additional headers."""
+    """Return a response with a status, the body `{"reason": reason}`, and additional headers; None for none."""
     return JSONResponse({"reason": reason}, status, headers)

@@ -44,11 +44,17 @@ class Guard:
 
     @classmethod
     def of(cls, advertised: str, hosts: Iterable[str], origins: Iterable[str]) -> Guard:
-        """Create the guard of a broker with this advertised address."""
+        """Create the guard of a broker.
+
+        Args:
+            advertised: The broker's advertised address.
+            hosts: Further allowed host names; `*` for any.
+            origins: Origins of web pages that may send requests; `*` for any.
+        """
         return cls(frozenset(map(str.lower, ("localhost", advertised, *hosts))), frozenset(map(str.lower, origins)))
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
-        """Return status and reason of a refusal, None if the request may be served.
+        """Return the HTTP status and the reason of a refusal; None if the request may be served.
 
         Args:
             method: The request's method, in capitals.
@@ -91,7 +97,7 @@ class Guarded:
     Args:
         app: The application.
         guard: The allowed hosts and origins.
-        audit: Notes the refusals.
+        audit: The audit, which notes the refusals.
     """
 
     def __init__(self, app: ASGIApp, guard: Guard, audit: Audit) -> None:
@@ -100,7 +106,7 @@ class Guarded:
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, or refuse it before its body is read."""
+        """Pass a request on, or refuse it before its body is read."""
         path = scope["raw_path"].decode("latin-1")
         refusal = self._guard.refusal(scope["method"], path, Headers(scope=scope))
         if refusal is None:
@@ -112,7 +118,7 @@ class Guarded:
 
 
 def _spelled(method: str, path: str) -> str:
-    """Return the part of a path that is checked for escapes: all but the new value of a setting."""
+    """Return the part of a path that must not have escapes: all but the new value of a setting."""
     setting = _SETTING.fullmatch(path) if method == "POST" else None
     return path if setting is None else setting[1]
 

@@ -47,7 +47,7 @@ _CROWDED: Final = JSONResponse(
 
 
 class HttpLimits:
-    """The connection limits of a broker's HTTP server; closes idle connections above them.
+    """The limits on connections of a broker's HTTP server; above them, connections that wait for clients are closed.
 
     Args:
         total: Maximum number of connections; 0 for no limit.
@@ -86,17 +86,17 @@ class HttpLimits:
             self._waiting_of.pop(source, None)
 
     def on_waiting(self, connection: LimitedHttp) -> None:
-        """Note that a connection began to wait for its client."""
+        """Record that a connection began to wait for its client, so that it may be closed above a limit."""
         self.on_busy(connection)
         self._waiting[connection] = self._waiting_of[connection.source][connection] = None
 
     def on_busy(self, connection: LimitedHttp) -> None:
-        """Note that a connection no longer waits for its client."""
+        """Record that a connection no longer waits for its client, so that it is not closed above a limit."""
         self._waiting.pop(connection, None)
         self._waiting_of[connection.source].pop(connection, None)
 
     def is_crowded(self, connection: LimitedHttp) -> bool:
-        """True if a limit is exceeded, in total or for this connection's source."""
+        """Return True if a limit is exceeded, in total or for this connection's source."""
         return self._is_over(self._connections[connection.source], self._per_source) or self._is_over(
             self._connections.total(), self._total
         )
@@ -222,7 +222,12 @@ class LimitedHttp(H11Protocol):
             self._wait_for("closing", TAKE_S)
 
     def _wait_for(self, what: object, limit_s: float | None) -> None:
-        """Begin a wait for the client, or end it with None; repeating the same wait does not extend it."""
+        """Begin a wait for the client; repeating the same wait does not extend it.
+
+        Args:
+            what: The subject of the wait, by which a repeated wait is recognised; None to end the wait.
+            limit_s: Seconds after which the connection is closed; None for no limit.
+        """
         if what == self._waits_for or self._is_lost:
             return
         self._waits_for = what

@@ -37,7 +37,7 @@ async def metrics(
 
 
 async def _render(services: Services, broker_health: BrokerHealth) -> bytes:
-    """Read the numbers on the event loop, and format them in a thread."""
+    """Return the page of metrics: the numbers are read on the event loop, and formatted in a thread."""
     settings = services.settings
     topics = await gather(
         services.topics,

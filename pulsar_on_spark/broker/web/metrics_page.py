@@ -25,7 +25,7 @@ class _Page(NamedTuple):
     """A rendered page.
 
     Attributes:
-        content: The page.
+        content: The page's text in Prometheus' format.
         responses: The responses that are not sent yet.
     """
 
@@ -44,10 +44,10 @@ class MetricsPages:
         """The responses of the last pages, oldest first."""
 
     async def respond(self, render: Callable[[], Awaitable[bytes]]) -> PacedResponse:
-        """Return a page whose rendering begins after the call; requests that come before it begins share the page.
+        """Return a response with a page whose rendering begins after the call; calls before it begins share the page.
 
         Args:
-            render: Renders the page.
+            render: Returns the text of a new page.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._render(render), name="metrics")

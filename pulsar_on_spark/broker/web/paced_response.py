@@ -44,7 +44,7 @@ class PacedResponse(Response):
         self._sending = None
 
     def cut(self) -> None:
-        """Close the connection unless the client has read everything: another response needs its memory."""
+        """Close the connection unless the client has read everything: other responses need the memory."""
         self._limit_s = 0.0
         if self._sending is not None:
             self._sending.reschedule(self._limit_s)

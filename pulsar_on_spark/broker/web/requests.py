@@ -92,7 +92,7 @@ NamedTopic = Annotated[TopicName, Depends(_named_topic)]
 
 
 async def _stored_topic(name: NamedTopic) -> TopicName:
-    """Refuse non-persistent topics, as Pulsar does.
+    """Return the topic that a path names; refuse non-persistent topics, as Pulsar does.
 
     Raises:
         HTTPException: 405, the topic is not persistent.
@@ -120,7 +120,7 @@ SubscriptionName = Annotated[str, Depends(_subscription_name)]
 
 
 def parts(view: View, name: TopicName) -> list[TopicRecord]:
-    """Return the partitions of a topic in order, or the topic itself if it has none.
+    """Return the records of a topic's partitions in order, or of the topic itself if it has none.
 
     Raises:
         TopicNotFoundError: there is no such topic.
@@ -133,7 +133,7 @@ def parts(view: View, name: TopicName) -> list[TopicRecord]:
 
 
 def own_parts(services: Services, view: View, name: TopicName) -> list[TopicRecord]:
-    """Return the partitions of a topic that this broker serves, in order, or the topic itself (errors as `parts`)."""
+    """Return the records of a topic's partitions, or of the topic, that no other broker serves (errors as `parts`)."""
     elsewhere = services.ownership.is_elsewhere
     return [part for part in parts(view, name) if not elsewhere(view, TopicName.parse(part.name))]
 
@@ -148,7 +148,7 @@ def single(view: View, name: TopicName, what: str) -> TopicRecord:
 
     Raises:
         TopicNotFoundError: there is no such topic.
-        HTTPException: 405, it is partitioned.
+        HTTPException: 405, the topic is partitioned.
     """
     record = catalog.require_topic(view, name)
     if record.partitions is not None:
@@ -159,7 +159,7 @@ def single(view: View, name: TopicName, what: str) -> TopicRecord:
 
 
 def refused(status: int, description: str) -> dict[int | str, dict[str, Any]]:
-    """Describe an error response for the OpenAPI document."""
+    """Return the description of an error response for the OpenAPI document, by status."""
     return {status: {"description": description, "content": {"application/json": {"schema": REASON}}}}
 
 

@@ -36,7 +36,7 @@ _ON_TENANT_ITSELF: Final = (TenantOperation.GET_TENANT, TenantOperation.UPDATE_T
 
 
 def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
-    """True if the refusal of an operation may say that the tenant does not exist.
+    """Return True if the refusal of an operation may say that the tenant does not exist.
 
     As in Pulsar, refusals say so for objects in a tenant, but not for the tenant itself, for operations of super users,
     and for the system namespace, whose tenant always exists in Pulsar.
@@ -45,21 +45,24 @@ def shows_missing_tenant(operation: Operation, resource: Resource) -> bool:
 
 
 def anyone(_: Mapping[str, str]) -> None:
-    """Require nothing beyond authentication."""
+    """Require nothing beyond authentication: return None for any path."""
 
 
 def super_user(_: Mapping[str, str]) -> tuple[Operation, Resource]:
-    """Require a super user."""
+    """Require a super user, for any path."""
     return SuperUserOperation.ADMINISTER, CLUSTER
 
 
 def on_tenant(operation: TenantOperation) -> Rule:
-    """Require the right to an operation on the tenant of the path."""
+    """Return the rule that requires the right to an operation on the tenant of the path."""
     return lambda path: (operation, Resource(path["tenant"]))
 
 
 def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperation) -> Rule:
-    """Require the right to an operation on the path's namespace, or on its subscriptions with the path's name."""
+    """Return the rule that requires the right to an operation on the path's namespace.
+
+    If the path has the name of a subscription, the right to subscriptions of this name is required.
+    """
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
         namespace = check_namespace(f"{path['tenant']}/{path['namespace']}")
@@ -69,7 +72,10 @@ def on_namespace(operation: NamespaceOperation | PolicyOperation | TenantOperati
 
 
 def on_namespace_policy(operation: PolicyOperation) -> Rule:
-    """Require the right to an operation on a policy of the path's namespace; only super users may change some."""
+    """Return the rule that requires the right to an operation on a policy of the path's namespace.
+
+    To change a policy of `OF_SUPER_USERS`, the rule requires a super user.
+    """
     of_tenant = on_namespace(operation)
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource] | None:
@@ -80,7 +86,7 @@ def on_namespace_policy(operation: PolicyOperation) -> Rule:
 
 
 def on_topic(operation: TopicOperation | NamespaceOperation | PolicyOperation) -> Rule:
-    """Require the right to an operation on the topic of the path, and on its subscription if the path has one."""
+    """Return the rule that requires the right to an operation on the path's topic, and on its subscription if any."""
 
     def asks(path: Mapping[str, str]) -> tuple[Operation, Resource]:
         # Paths of schemas do not say if the topic is persistent; as in Pulsar, rights on the persistent topic count.
@@ -92,12 +98,12 @@ def on_topic(operation: TopicOperation | NamespaceOperation | PolicyOperation) -
 
 
 def _methods(path: str, rule: Rule) -> dict[tuple[str, str], Rule]:
-    """Give all methods of an unsupported path the same rule."""
+    """Return the same rule for all methods of an unsupported path, by method and path."""
     return {(method, path): rule for method in ("GET", "POST", "PUT", "DELETE")}
 
 
 def _branch(path: str, rule: Rule) -> dict[tuple[str, str], Rule]:
-    """Give all methods of an unsupported path, and of all paths under it, the same rule."""
+    """Return the same rule for all methods of an unsupported path and of all paths under it, by method and path."""
     return _methods(path, rule) | _methods(f"{path}/{{rest:path}}", rule)
 
 

@@ -1,4 +1,4 @@
-"""All routers, in matching order: a path with a variable segment comes after paths with fixed names in its place."""
+"""All routers, in matching order: a path with a variable segment comes after paths with fixed names as this segment."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SchemaBody(BaseModel):
         """Return the schema in the registry's form.
 
         Raises:
-            HTTPException: 422, it is malformed.
+            HTTPException: 422, the schema is malformed.
         """
         schema = TopicSchema(self.type.upper(), self.data, self.properties or {})
         try:
@@ -129,7 +129,7 @@ async def version_of(
 
 
 async def _topic(services: Services, tenant: str, namespace: str, local: str) -> TopicName:
-    """Return the persistent topic of this name; the non-persistent one if only that is in use or has a schema."""
+    """Return the name of the persistent topic, or of the non-persistent one if only that is in use or has a schema."""
     stored, unstored = (
         TopicName.parse_any(f"{domain}://{tenant}/{namespace}/{local}") for domain in ("persistent", "non-persistent")
     )

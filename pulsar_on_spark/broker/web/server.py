@@ -29,7 +29,7 @@ class WebServer:
 
     Args:
         services: The broker's parts.
-        broker_health: Its health, for metrics and probes.
+        broker_health: The broker's health, for metrics and probes.
     """
 
     def __init__(self, services: Services, broker_health: BrokerHealth) -> None:

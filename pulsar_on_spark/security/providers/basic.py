@@ -35,14 +35,14 @@ class Users:
     """The users of an htpasswd file.
 
     Attributes:
-        hashes: The hashes of passwords, by user.
+        hashes: The hashes of passwords as in the file, by user.
     """
 
     hashes: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def parse(cls, content: bytes, what: str) -> Users:
-        """Parse an htpasswd file.
+        """Return the users of an htpasswd file.
 
         Args:
             content: The content of the file.
@@ -107,7 +107,7 @@ def _matches(password: bytes, hashed: str) -> bool:
 
 
 def split_credentials(data: bytes) -> tuple[str, bytes]:
-    """Split `user:password`.
+    """Return the user and the password in `user:password`.
 
     Raises:
         NotAuthenticatedError: there is no colon, or the name is not UTF-8 or not a role.
@@ -129,7 +129,7 @@ class BasicProvider:
 
     Args:
         read: Returns the users, which may change; called before each check, in a thread.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
     """
 
     name = "AuthenticationProviderBasic"
@@ -143,7 +143,7 @@ class BasicProvider:
         self._remembered: dict[bytes, float] = {}
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Check user and password; a correct password is remembered for a minute.
+        """Check user and password, and return the user's identity; a correct password is remembered for a minute.
 
         Raises:
             NotAuthenticatedError: the user is unknown, or the password is wrong.

@@ -12,7 +12,7 @@ _COMMON_NAME: Final = "commonName"
 
 
 def principal_of(certificate: Certificate | None) -> Principal:
-    """Return the client of a verified certificate, whose role is the common name.
+    """Return the identity of the client with a verified certificate, whose role is the common name.
 
     Raises:
         NotAuthenticatedError: there is no certificate, or it does not have exactly one common name that is a role.
@@ -37,5 +37,5 @@ class CertificateProvider:
     method = "tls"
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Return the client of the connection's certificate (errors as `principal_of`)."""
+        """Return the identity of the client with the connection's certificate (errors as `principal_of`)."""
         return principal_of(evidence.certificate)

@@ -41,7 +41,7 @@ class Get(Protocol):
     """A function that requests a URL."""
 
     async def __call__(self, url: str) -> bytes:
-        """Return the body of the answer.
+        """Return the body of the answer to GET.
 
         Raises:
             IssuerError: there is no usable answer.
@@ -88,10 +88,10 @@ class _Issuer:
     """The keys of one issuer.
 
     Args:
-        name: The issuer.
-        rules: The rules of tokens.
+        name: The issuer, as its tokens name it (`iss`).
+        rules: The rules for accepted tokens.
         get: Requests a URL.
-        clock: Returns monotonic seconds.
+        clock: Returns the monotonic time, in seconds.
     """
 
     def __init__(self, name: str, rules: OpenIdRules, get: Get, clock: Callable[[], float]) -> None:
@@ -104,7 +104,7 @@ class _Issuer:
         self._fetching: asyncio.Task[None] | None = None
 
     async def keys_for(self, key_name: str) -> KnownKeys:
-        """Return the keys with which to check a token; they may lack the key that the token names.
+        """Return the issuer's keys to check a token with; they may lack the key `key_name` that the token names.
 
         Raises:
             NotAuthenticatedError: the issuer has given no usable keys.
@@ -140,10 +140,10 @@ class OpenIdProvider:
     """Authentication by the tokens of OpenID issuers.
 
     Args:
-        rules: The tokens that are accepted.
+        rules: The rules for accepted tokens.
         get: Requests a URL.
         clock: Returns the time, in seconds since 1970.
-        growing: Returns monotonic seconds.
+        growing: Returns the monotonic time, in seconds.
     """
 
     name = "AuthenticationProviderOpenID"
@@ -161,7 +161,7 @@ class OpenIdProvider:
         self._issuers = {name: _Issuer(name, rules, get, growing) for name in rules.issuers}
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Check a token with the keys of its issuer.
+        """Check a token with the keys of its issuer, and return the client's identity.
 
         Raises:
             NotAuthenticatedError: the token is invalid, or its issuer is not listed or does not answer.

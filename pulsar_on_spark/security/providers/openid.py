@@ -45,7 +45,7 @@ class IssuerError(PulsarpyError):
 
 @dataclass(frozen=True, slots=True)
 class OpenIdRules:
-    """The tokens that are accepted.
+    """The rules for accepted tokens of OpenID issuers.
 
     Attributes:
         issuers: The issuers, as their tokens name them (`iss`).
@@ -67,12 +67,25 @@ class OpenIdRules:
         leeway_s: float = 0,
         requires_https: bool = True,
     ) -> OpenIdRules:
-        """Create the rules; `audiences` are the broker's, and `leeway_s` is the allowed difference of clocks."""
+        """Create the rules.
+
+        Args:
+            issuers: The issuers, as their tokens name them (`iss`).
+            audiences: The broker's audiences, of which a token must name one.
+            role_claim: The claim of the role.
+            leeway_s: Seconds by which the clocks of issuer and broker may differ.
+            requires_https: True if issuers and the URLs of their keys must have the scheme https.
+        """
         claims = TokenRules(role_claim, AUDIENCE_CLAIM, audiences, leeway_s)
         return cls(issuers, claims, requires_https)
 
     def principal_of(self, token: bytes, keys: Mapping[str, TokenKey], now_s: float) -> Principal:
-        """Check a token with the keys of its issuer and return its role.
+        """Check a token with the keys of its issuer, and return the client's identity.
+
+        Args:
+            token: The token in its compact form.
+            keys: The issuer's keys, by name (`kid`).
+            now_s: The current time, in seconds since 1970.
 
         Raises:
             NotAuthenticatedError: the token is invalid.
@@ -104,7 +117,7 @@ def keys_url_of(metadata: bytes, issuer: str, *, requires_https: bool) -> str:
     """Return the URL of an issuer's keys.
 
     Args:
-        metadata: The issuer's metadata.
+        metadata: The issuer's metadata, a JSON object.
         issuer: The issuer, as the settings name it.
         requires_https: True if the URL must have the scheme https.
 
@@ -121,7 +134,7 @@ def keys_url_of(metadata: bytes, issuer: str, *, requires_https: bool) -> str:
 
 
 def keys_of(content: bytes) -> dict[str, TokenKey]:
-    """Return an issuer's keys by name; keys of unknown kinds, or for other uses, are left out.
+    """Return the keys in an issuer's JWKS by name (`kid`); keys of unknown kinds, or for other uses, are left out.
 
     Raises:
         IssuerError: the content is not a set of keys.
@@ -153,8 +166,8 @@ class KnownKeys:
     """The keys of an issuer.
 
     Attributes:
-        keys: The keys by their names.
-        fetched_s: The time of the answer, in monotonic seconds.
+        keys: The keys, by name (`kid`).
+        fetched_s: The time of the answer, in seconds on the monotonic clock.
     """
 
     keys: Mapping[str, TokenKey]
@@ -162,22 +175,22 @@ class KnownKeys:
 
 
 class Fetch(Enum):
-    """The decision whether to ask an issuer for its keys."""
+    """The decision to request the keys of an issuer, or not."""
 
     NONE = auto()
     BESIDE = auto()
-    """Ask, but check the token with the known keys meanwhile."""
+    """Request the keys, but check the token with the known keys meanwhile."""
     FIRST = auto()
-    """Ask, and check the token after the answer."""
+    """Request the keys, and check the token after the answer."""
 
 
 def next_fetch(known: KnownKeys | None, key_name: str, now_s: float) -> Fetch:
-    """Decide whether to ask an issuer for its keys before a token is checked.
+    """Decide if the keys of an issuer must be requested before a token is checked.
 
     Args:
         known: The issuer's keys; None before the first answer.
-        key_name: The key that the token names.
-        now_s: The time, by the clock of `fetched_s`.
+        key_name: The name of the key that the token names (`kid`).
+        now_s: The current time in seconds, on the clock of `fetched_s`.
     """
     if known is None:
         return Fetch.FIRST

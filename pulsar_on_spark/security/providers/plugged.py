@@ -37,8 +37,8 @@ class PluggedProvider:
     """A provider in another package. Any exception that it raises refuses the client.
 
     Args:
-        name: The provider's entry point.
-        settings: The broker's settings.
+        name: The name of the provider's entry point.
+        settings: The broker's settings, by name.
 
     Raises:
         InvalidArgumentError: the provider cannot be loaded or created.
@@ -63,7 +63,7 @@ class PluggedProvider:
             ) from error
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Ask the plug-in.
+        """Return the client's identity, as the plug-in finds it.
 
         Raises:
             NotAuthenticatedError: the plug-in refused the client, failed, or returned no role.

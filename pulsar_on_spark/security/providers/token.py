@@ -53,7 +53,7 @@ class TokenRules:
 
 
 def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Principal:
-    """Check a token and return its role.
+    """Check a token, and return the identity of its client.
 
     Args:
         token: The token in its compact form.
@@ -68,7 +68,7 @@ def verify(token: bytes, key: TokenKey, rules: TokenRules, now_s: float) -> Prin
 
 
 def issuer_of(token: bytes) -> str:
-    """Return the issuer that a token names (`iss`), or "". The signature is not checked.
+    """Return the issuer that a token names (`iss`), "" if it names none. The signature is not checked.
 
     Raises:
         NotAuthenticatedError: there is no token, or it is malformed.
@@ -83,7 +83,7 @@ def issuer_of(token: bytes) -> str:
 
 
 def key_name_of(token: bytes) -> str:
-    """Return the key that a token names (`kid`), or "". The signature is not checked.
+    """Return the name of the key that a token names (`kid`), "" if it names none. The signature is not checked.
 
     Raises:
         NotAuthenticatedError: there is no token, or it is malformed.
@@ -97,7 +97,7 @@ def key_name_of(token: bytes) -> str:
 
 
 def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
-    """Check a token's signature and return its claims.
+    """Check a token's signature, and return its claims by name.
 
     Raises:
         NotAuthenticatedError: the token is malformed, or not signed by the key.
@@ -108,7 +108,7 @@ def verified_claims(token: bytes, key: TokenKey) -> Mapping[str, Any]:
             token, cast(Any, key.material), algorithms=list(key.algorithms), options=_SIGNATURE_ONLY
         )
     except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError):
-        raise NotAuthenticatedError(Failure.SIGNATURE, "the token is not signed by the broker's key") from None
+        raise NotAuthenticatedError(Failure.SIGNATURE, "the token is not signed by the expected key") from None
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         raise _no_token() from None
     if "crit" in parts["header"]:
@@ -127,12 +127,17 @@ def _trimmed(token: bytes) -> bytes:
 
 
 def _no_token() -> NotAuthenticatedError:
-    """Make the refusal of a malformed token. The library's error is not its cause, because it may quote the token."""
-    return NotAuthenticatedError(Failure.MALFORMED, "it is not a token")
+    """Return the refusal of a malformed token. The library's error is not its cause, because it may quote the token."""
+    return NotAuthenticatedError(Failure.MALFORMED, "the token is not a JWT")
 
 
 def principal_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> Principal:
-    """Check the claims of a verified token and return its role.
+    """Check the claims of a verified token, and return the identity of its client.
+
+    Args:
+        claims: The token's claims, by name.
+        rules: The claims that the token must have.
+        now_s: The current time, in seconds since 1970.
 
     Raises:
         NotAuthenticatedError: the token is not valid now, is not for this broker, or has no role.
@@ -173,7 +178,7 @@ class TokenProvider:
     """Authentication by tokens that a key in the settings verifies.
 
     Args:
-        key: The key.
+        key: The key that verifies the tokens.
         rules: The claims that tokens must have.
         clock: Returns the time, in seconds since 1970.
         others: Issuers whose tokens the OpenID provider checks, whichever of the two providers is asked first.
@@ -191,7 +196,7 @@ class TokenProvider:
         self._others = others
 
     async def authenticate(self, evidence: Evidence) -> Principal:
-        """Check the token (errors as `verify`)."""
+        """Check the token, and return the identity of its client (errors as `verify`)."""
         if self._others and issuer_of(evidence.data) in self._others:
             raise NotAuthenticatedError(Failure.ISSUER, "another provider checks the tokens of this issuer")
         return verify(evidence.data, self._key, self._rules, self._clock())

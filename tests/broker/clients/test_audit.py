@@ -97,7 +97,7 @@ def test_refusals_are_noted_with_their_reason(audited: AuditedBroker) -> None:
     for _ in range(3):
         assert audited.request("POST", "/admin/v2/tenants/x", "wrong.token.x").status_code == 401
     (refused,) = audited.lines("POST")
-    assert (refused["decision"], refused["status"], refused["reason"]) == ("refused", 401, "it is not a token")
+    assert (refused["decision"], refused["status"], refused["reason"]) == ("refused", 401, "the token is not a JWT")
     assert (refused["method"], refused["credential"]) == ("token", mark("wrong.token.x"))
     assert audited.broker.said.count("The request '/admin/v2/tenants/x'") == 1
     foreign = httpx.post(

@@ -546,10 +546,11 @@ def test_permissions_are_those_of_a_pulsar_without_authorization(admin: httpx.Cl
     for base in (f"/namespaces/{namespace}", f"/persistent/{namespace}/t"):
         assert answered(admin.get(f"{base}/permissions")) == {}
         for answer in (admin.post(f"{base}/permissions/r", json=["produce"]), admin.delete(f"{base}/permissions/r")):
-            assert (answer.status_code, answer.json()) == (501, {"reason": "Authorization is not enabled."})
+            reason = "Permissions cannot be changed without authorization: set authorization_enabled."
+            assert (answer.status_code, answer.json()) == (501, {"reason": reason})
     assert answered(admin.get(f"/namespaces/{namespace}/permissions/subscription")) == {}
-    refused(admin.post(f"/namespaces/{namespace}/permissions/subscription/s", json=["r"]), 501, "not enabled")
-    refused(admin.post(f"/namespaces/{namespace}/subscriptionAuthMode", json="Prefix"), 501, "not enabled")
+    refused(admin.post(f"/namespaces/{namespace}/permissions/subscription/s", json=["r"]), 501, "set authorization")
+    refused(admin.post(f"/namespaces/{namespace}/subscriptionAuthMode", json="Prefix"), 501, "set authorization")
     refused(admin.get("/namespaces/acme/missing/permissions"), 404)
 
 

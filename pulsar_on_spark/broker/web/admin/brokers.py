@@ -23,13 +23,13 @@ _NOT_DYNAMIC: Final = refused(412, "The setting cannot be changed while the brok
 
 @router.get("")
 async def all_brokers(services: BrokerServices) -> list[str]:
-    """List the ids of the root's brokers."""
+    """List the ids (`host:port`) of the root's registered brokers."""
     return [record.broker for record in registered_brokers(await services.views.view())]
 
 
 @router.get("/leaderBroker")
 async def leader_broker(services: BrokerServices) -> dict[str, str]:
-    """Return the leader: the broker that does the work of the whole root, such as maintenance."""
+    """Return id and URL of the leader: the broker that does the work of the whole root, such as maintenance."""
     found = leader(registered_brokers(await services.views.view())) or services.ownership.broker
     urls = found.default_listener
     return {"brokerId": found.broker, "serviceUrl": urls.web_url or urls.web_url_tls}
@@ -37,20 +37,20 @@ async def leader_broker(services: BrokerServices) -> dict[str, str]:
 
 @router.get("/configuration")
 async def dynamic_names() -> list[str]:
-    """List the settings that can be changed while the broker runs."""
+    """List the names of the settings that can be changed while the broker runs."""
     return sorted(_NAMES)
 
 
 @router.get("/configuration/values")
 async def dynamic_values(services: BrokerServices) -> dict[str, str]:
-    """Return the dynamic settings that were changed, with their values."""
+    """Return the values of the dynamic settings that were changed, by name."""
     changed = changed_values(await services.views.view())
     return {to_camel(name): value for name, value in changed.items()}
 
 
 @router.get("/configuration/runtime")
 async def settings(services: BrokerServices) -> dict[str, str]:
-    """Return all settings with the values in force."""
+    """Return the values in force of all settings, by name."""
     return {to_camel(name): _text(value) for name, value in services.settings.model_dump(mode="json").items()}
 
 
@@ -80,7 +80,7 @@ async def internal_configuration() -> dict[str, str]:
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
 async def brokers_of(services: BrokerServices, cluster: Text) -> list[str]:
-    """List the ids of the brokers of a cluster."""
+    """List the ids (`host:port`) of the brokers of a cluster."""
     if cluster != services.settings.cluster_name:
         raise HTTPException(404, f"Cluster {cluster} does not exist: the only one is {services.settings.cluster_name}.")
     return await all_brokers(services)
@@ -88,7 +88,7 @@ async def brokers_of(services: BrokerServices, cluster: Text) -> list[str]:
 
 @router.get("/{cluster}/{broker}/ownedNamespaces", responses=refused(404, "There is no such broker."))
 async def owned_namespaces(services: BrokerServices, cluster: Text, broker: Text) -> dict[str, dict[str, Any]]:
-    """Return the bundles that a broker owns."""
+    """Return the bundles that a broker owns, by name."""
     view = await services.views.view()
     record = next((each for each in registered_brokers(view) if each.broker == broker), None)
     if record is None or cluster != services.settings.cluster_name:

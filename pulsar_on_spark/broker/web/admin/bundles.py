@@ -36,7 +36,7 @@ _Positions = Annotated[list[Annotated[int, Field(ge=0, le=2**32 - 1)]], Field(ma
 
 
 def bundles_json(bundles: NamespaceBundles) -> dict[str, Any]:
-    """Return bundles as Pulsar's `BundlesData`."""
+    """Return a namespace's bundles as Pulsar's `BundlesData`: their number, and their boundaries as hex texts."""
     return {
         "boundaries": [f"0x{boundary:08x}" for boundary in bundles.boundaries],
         "numBundles": len(bundles.owners),
@@ -44,7 +44,7 @@ def bundles_json(bundles: NamespaceBundles) -> dict[str, Any]:
 
 
 def given_boundaries(body: JsonValue) -> tuple[int, ...] | None:
-    """Return the boundaries in a new namespace's `BundlesData`; None for the default.
+    """Return the bundle boundaries in a new namespace's `BundlesData`, hashes from 0 on; None for the default.
 
     Raises:
         InvalidArgumentError: the boundaries or their number are invalid.
@@ -72,7 +72,7 @@ NamedBundle = Annotated[Bundle, Depends(_named_bundle)]
 
 
 async def _own_bundle(services: BrokerServices, request: Request, bundle: NamedBundle) -> Bundle:
-    """Return the bundle if this broker owns it; a bundle without an owner is assigned first.
+    """Require that this broker owns the bundle, and return the bundle; a bundle without an owner is assigned first.
 
     Raises:
         HTTPException: 307, another broker owns it.
@@ -87,7 +87,7 @@ async def _own_bundle(services: BrokerServices, request: Request, bundle: NamedB
 
 @router.get(f"{NAMESPACE}/bundles", responses=_MISSING)
 async def bundles(services: BrokerServices, namespace: NamedNamespace) -> dict[str, Any]:
-    """Return the boundaries of the namespace's bundles."""
+    """Return the boundaries and the number of the namespace's bundles."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     return bundles_json(services.ownership.bundles(view, namespace))
@@ -179,7 +179,7 @@ def _positions(view: View, bundle: Bundle, algorithm: str, given: Sequence[int])
 
 
 def _topics(view: View, bundle: Bundle) -> list[TopicName]:
-    """Return the persistent topics, and partitions, of a bundle."""
+    """Return the names of the persistent topics and partitions in a bundle, without partitioned topics themselves."""
     prefix = f"persistent://{bundle.namespace}/"
     stored = (record for record in view.all(TopicRecord) if record.partitions is None)
     names = (TopicName.parse(record.name) for record in stored if record.name.startswith(prefix))

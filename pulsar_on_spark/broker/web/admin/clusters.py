@@ -15,7 +15,7 @@ _ONE: Final = "A root is one cluster and knows no others: geo-replication is not
 
 @router.get("")
 async def clusters(services: BrokerServices) -> list[str]:
-    """List the one cluster; test containers poll this path to wait for a broker."""
+    """List the name of the one cluster; test containers poll this path to wait for a broker."""
     return [services.settings.cluster_name]
 
 

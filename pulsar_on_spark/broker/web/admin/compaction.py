@@ -15,7 +15,7 @@ router = APIRouter(tags=["topics"])
 
 
 class CompactionJson(BaseModel):
-    """Pulsar's `LongRunningProcessStatus`."""
+    """The state of a compaction (Pulsar's `LongRunningProcessStatus`); `last_error` is "" unless it has failed."""
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
     last_error: str = Field(alias="lastError")

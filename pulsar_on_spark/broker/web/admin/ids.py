@@ -16,7 +16,10 @@ _Number = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 
 
 class MessageIdJson(BaseModel):
-    """Pulsar's `MessageIdImpl`, and with a batch index its `BatchMessageIdImpl`."""
+    """A message id (Pulsar's `MessageIdImpl`, and with a batch index its `BatchMessageIdImpl`).
+
+    `partition_index` is -1 if the topic has no partitions, and `batch_index` is -1 for a whole entry.
+    """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -42,10 +45,10 @@ class CursorPlace(MessageIdJson):
     properties: Annotated[dict[str, str], Field(max_length=1000)] | None = None
 
     def position(self, end: Position) -> Position:
-        """Return the position of the next entry to read.
+        """Return the position of the next entry to read, which may be outside the topic.
 
         Args:
-            end: The topic's end.
+            end: The topic's end, which is the latest position.
         """
         if self.ledger_id == _LATEST_LEDGER:
             return end

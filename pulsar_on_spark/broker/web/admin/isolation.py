@@ -65,7 +65,7 @@ async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonVal
 
 @router.get("/brokers", responses=_MISSING)
 async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict[str, Any]]:
-    """Return all live brokers, each with the policies that name it."""
+    """Return each registered broker's role in each isolation policy that names it."""
     _require(services, cluster)
     view = await services.views.view()
     policies = isolations(view)

@@ -143,7 +143,7 @@ async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
 
 
 async def _cursor(services: Services, view: View, topic: BrokerTopic, part: TopicRecord, name: str) -> Cursor:
-    """Return the live cursor if the subscription is loaded here, else a copy from the metadata.
+    """Return the cursor of the subscription if this broker has loaded it, else a copy from the metadata.
 
     The cursor of a missing subscription is at the topic's start.
     """

@@ -20,7 +20,7 @@ _NO_GROUPS: Final = "Brokers are not grouped: isolation policies name the broker
 _NO_QUOTAS: Final = "The load of bundles is measured, so it cannot be set."
 _WHOLE: Final = "This operation is for whole namespaces: use the path without a bundle."
 _FUNCTIONS: Final = "Functions, sources, sinks and packages are not supported: use Spark on the topic."
-_TRANSACTIONS: Final = "Transactions are not supported."
+_TRANSACTIONS: Final = "Transactions are not supported: publish and acknowledge without them."
 
 UNDER_NAMESPACE: Final = {
     "subscriptionPermission": "Pulsar's path is permissions/subscription.",

@@ -94,7 +94,10 @@ _NO_TOPIC: Final = refused(404, "There is no such topic, or it is partitioned.")
 
 
 class OffloadJson(BaseModel):
-    """Pulsar's `OffloadProcessStatus`."""
+    """The state of an offload (Pulsar's `OffloadProcessStatus`).
+
+    `last_error` is "" unless the offload has failed. `first_unoffloaded` is (-1, -1) unless it has succeeded.
+    """
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
     last_error: str = Field(alias="lastError")
@@ -113,7 +116,7 @@ async def offload(services: BrokerServices, name: StoredTopic, before: CursorPla
 
 @router.get(f"{TOPIC}/offload", responses=_NO_TOPIC)
 async def status(services: BrokerServices, name: StoredTopic) -> OffloadJson:
-    """Return the state of this broker's last offload; after a success, also the first message not offloaded."""
+    """Return the state of the topic's last offload by this broker; after a success, also the first message left."""
     await _require_single(services, name)
     last = services.offloads.status(name)
     first = None
@@ -126,6 +129,6 @@ async def status(services: BrokerServices, name: StoredTopic) -> OffloadJson:
 
 
 async def _require_single(services: Services, name: TopicName) -> None:
-    """Require a topic without partitions: ids belong to one partition, and Pulsar answers 404, too."""
+    """Require a topic without partitions, or a partition: ids belong to one partition, and Pulsar answers 404, too."""
     if catalog.require_topic(await services.views.view(), name).partitions is not None:
         raise TopicNotFoundError(f"Topic {name} is partitioned: name a partition.")

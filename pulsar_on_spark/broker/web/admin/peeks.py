@@ -37,7 +37,7 @@ class PeekTurns:
 
     @asynccontextmanager
     async def turn(self, client: Principal) -> AsyncIterator[None]:
-        """Wait for a client's turn to read a message, and hold it during the `with` block.
+        """Return a context that waits for a client's turn to read a message, and holds the turn.
 
         Raises:
             TimeoutError: the turn did not come within `PATIENCE_S`.
@@ -66,7 +66,7 @@ async def peek_turn(request: Request, client: Client) -> AsyncIterator[None]:
 
 
 async def open_peeked(services: BrokerServices, at: Position, data: bytes) -> tuple[MessageMetadata, bytes]:
-    """Return metadata and payload of an entry, decompressed in a thread.
+    """Return the metadata and the payload of the entry at a position; the payload is decompressed in a thread.
 
     Raises:
         HTTPException: 413, the payload is too large.

@@ -36,7 +36,7 @@ Actions = Annotated[list[Action], Field(max_length=len(ACTIONS))]
 async def _enabled(services: BrokerServices) -> None:
     """Require that the broker authorizes clients: a permission that has no effect is not stored."""
     if not services.settings.authorization_enabled:
-        raise HTTPException(501, "Authorization is not enabled.")
+        raise HTTPException(501, "Permissions cannot be changed without authorization: set authorization_enabled.")
 
 
 _CHANGES: Final[dict[str, Any]] = {
@@ -57,11 +57,15 @@ class AuthPolicies(BaseModel):
 def split_permissions(
     namespace: str, policies: Mapping[str, JsonValue]
 ) -> tuple[dict[str, JsonValue], PermissionsRecord | None]:
-    """Separate the permissions of a new namespace from its other policies, in the shape of Pulsar's `Policies`.
+    """Return a new namespace's policies other than permissions, and the permissions; None if the body has none.
+
+    Args:
+        namespace: The namespace, `tenant/namespace`.
+        policies: The body in the shape of Pulsar's `Policies`.
 
     Raises:
         InvalidArgumentError: the permissions are not acceptable.
-        HTTPException: 400, they are malformed.
+        HTTPException: 400, the permissions are malformed.
     """
     others = dict(policies)
     granted, mode = others.pop("auth_policies", None), others.pop("subscription_auth_mode", None)
@@ -81,7 +85,9 @@ def split_permissions(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise HTTPException(400, f"The namespace's permissions are malformed ({where}: {first['msg']}).") from error
+        raise HTTPException(
+            400, f"The permissions of namespace {namespace} are malformed ({where}: {first['msg']}): correct them."
+        ) from error
     return others, permissions.checked_permissions(record)
 
 
@@ -102,7 +108,7 @@ def permissions_json(record: PermissionsRecord | None) -> dict[str, Any]:
 
 @router.get(f"{NAMESPACE}/permissions", responses=_MISSING)
 async def of_namespace(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
-    """Return the actions of each role on the namespace."""
+    """Return the actions that each role may do on the namespace, by role."""
     return permissions.permissions_of(await services.views.view(), namespace)
 
 
@@ -114,7 +120,7 @@ async def grant(services: BrokerServices, namespace: NamedNamespace, role: Text,
 
 @router.delete(f"{NAMESPACE}/permissions/{{role}}", **_CHANGES)
 async def revoke(services: BrokerServices, namespace: NamedNamespace, role: Text) -> None:
-    """Take all actions on the namespace from a role."""
+    """Remove all actions that a role may do on the namespace."""
     await _change(services, permissions.revoke_permission, namespace, role)
 
 
@@ -123,7 +129,7 @@ async def revoke(services: BrokerServices, namespace: NamedNamespace, role: Text
 
 @router.get(f"{NAMESPACE}/permissions/subscription", responses=_MISSING)
 async def of_subscriptions(services: BrokerServices, namespace: NamedNamespace) -> dict[str, tuple[str, ...]]:
-    """Return the roles that alone may use a subscription, by its name; any role may use a subscription not listed."""
+    """Return, by subscription name, the only roles that may use it; any role may use a subscription not listed."""
     return permissions.subscription_permissions(await services.views.view(), namespace)
 
 
@@ -162,23 +168,23 @@ async def set_subscription_auth_mode(
 
 @router.get(f"{TOPIC}/permissions", responses=_MISSING)
 async def of_topic(services: BrokerServices, name: NamedTopic) -> dict[str, tuple[str, ...]]:
-    """Return the actions of each role on the topic, including those granted on its namespace or partitioned topic."""
+    """Return the actions that each role may do on the topic, also by grants on its namespace or partitioned topic."""
     return permissions.permissions_of(await services.views.view(), name)
 
 
 @router.post(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
 async def grant_on_topic(services: BrokerServices, name: NamedTopic, role: Text, body: Actions) -> None:
-    """Give a role the actions of the body on the topic and its partitions, replacing the role's actions there."""
+    """Give a role the actions of the body on the topic and its partitions, replacing its former actions on them."""
     await _change(services, permissions.grant_permission, name, role, body)
 
 
 @router.delete(f"{TOPIC}/permissions/{{role}}", **_CHANGES)
 async def revoke_on_topic(services: BrokerServices, name: NamedTopic, role: Text) -> None:
-    """Take all actions on the topic from a role; 412 if it has none on the topic itself."""
+    """Remove all actions that a role may do on the topic; 412 if it has none on the topic itself."""
     await _change(services, permissions.revoke_permission, name, role)
 
 
 async def _change(services: Services, change: Callable[..., None], *given: object) -> None:
-    """Change permissions, and read the metadata again, so that requests are authorized by the new permissions."""
+    """Change permissions by a function of the store and `given`; then read the metadata, for new requests."""
     await asyncio.to_thread(change, services.root.store, *given)
     await services.views.view()

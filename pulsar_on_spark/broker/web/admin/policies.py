@@ -229,7 +229,7 @@ async def unset_topic_quota(services: BrokerServices, name: StoredTopic, type_: 
 
 
 def _of_type(quota: JsonValue, type_: QuotaType) -> JsonValue:
-    """Drop a quota's null fields; clients before Pulsar 2.9 send the size as `limit`."""
+    """Return a quota without null fields, and with the size that clients before Pulsar 2.9 send as `limit`."""
     if not isinstance(quota, dict):
         return quota
     fields: dict[str, JsonValue] = {name: value for name, value in quota.items() if value is not None}

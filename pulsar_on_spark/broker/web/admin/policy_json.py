@@ -21,18 +21,23 @@ _ANY: Final = TypeAdapter(Any)
 
 
 def value_json(value: object) -> JsonValue:
-    """Convert a policy's value to the JSON that clients read."""
+    """Convert a policy's value to the JSON that clients read; a set becomes a sorted list."""
     dumped: JsonValue = _ANY.dump_python(value, mode="json", by_alias=True)
     return sorted(dumped, key=str) if isinstance(value, set | frozenset) and isinstance(dumped, list) else dumped
 
 
 def quota_map(values: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Pick the quotas among policies by field, and return them by Pulsar's type."""
+    """Return the backlog quotas among policies by field, as JSON by Pulsar's type; without those that are not set."""
     return {type_: value_json(values[field]) for type_, field in QUOTAS.items() if values.get(field) is not None}
 
 
 def policies_json(stored: Mapping[str, JsonValue], cluster: str) -> dict[str, JsonValue]:
-    """Convert the policies of a namespace's record to the shape of Pulsar's `Policies`."""
+    """Convert the policies of a namespace's record, by field, to the shape of Pulsar's `Policies`.
+
+    Args:
+        stored: The policies by field.
+        cluster: The cluster's name, the key of rates in Pulsar's JSON.
+    """
     shown: dict[str, JsonValue] = {}
     for field, value in stored.items():
         if field not in FIELDS or field in QUOTAS.values():
@@ -72,7 +77,7 @@ _SAYS_NOTHING: Final = (False, -1, 0, "", "None", "Full", "UNDEFINED")
 
 
 def _holds_anyway(key: str, value: JsonValue, cluster: str) -> bool:
-    """True if a policy only states the defaults of every namespace: one cluster, open permissions."""
+    """Return True if a policy only states the defaults of every namespace: one cluster, open permissions."""
     match key, value:
         case "replication_clusters" | "allowed_clusters", list():
             return value == [cluster]
@@ -82,7 +87,7 @@ def _holds_anyway(key: str, value: JsonValue, cluster: str) -> bool:
 
 
 def _is_open(grants: JsonValue) -> bool:
-    """True for grants to the role of unauthenticated clients, which may produce and consume anyway."""
+    """Return True if grants are only to the role of unauthenticated clients, which may produce and consume anyway."""
     return (
         isinstance(grants, dict)
         and set(grants) <= {ANONYMOUS.role}
@@ -91,5 +96,5 @@ def _is_open(grants: JsonValue) -> bool:
 
 
 def _is_undefined(value: JsonValue) -> bool:
-    """True for null and for the name that clients send for an unset strategy."""
+    """Return True for null and for UNDEFINED, which clients send for an unset strategy."""
     return value is None or value == "UNDEFINED"

@@ -81,7 +81,7 @@ async def partitioned_stats(
 
 @router.get(f"{TOPIC}/internalStats", responses=_MISSING, response_model_exclude_none=True)
 async def internal_stats(services: BrokerServices, name: StoredTopic) -> InternalStats:
-    """Return the ledgers and cursors of a topic without partitions, or of one partition."""
+    """Return the stats of the ledgers and cursors of a topic without partitions, or of one partition."""
     record = await _single(services, name)
     contents = (await services.overview.internal_stats([record]))[record.name]
     return await _with_reasons(services, name, contents)
@@ -89,7 +89,7 @@ async def internal_stats(services: BrokerServices, name: StoredTopic) -> Interna
 
 @router.get(f"{TOPIC}/partitioned-internalStats", responses=_MISSING_PARTITIONED, response_model_exclude_none=True)
 async def partitioned_internal_stats(services: BrokerServices, name: StoredTopic) -> PartitionedInternalStats:
-    """Return the ledgers and cursors of each partition of a partitioned topic."""
+    """Return the stats of the ledgers and cursors of each partition of a partitioned topic."""
     metadata, records = await _partitioned(services, name)
     partitions = await services.overview.internal_stats(records)
     return PartitionedInternalStats(
@@ -121,7 +121,7 @@ async def internal_info(services: BrokerServices, name: StoredTopic) -> dict[str
 
 @router.get(f"{TOPIC}/backlog", responses=_MISSING)
 async def backlog(services: BrokerServices, name: StoredTopic) -> dict[str, Any]:
-    """Return the backlog of each subscription of a topic (Pulsar's `PersistentOfflineTopicStats`)."""
+    """Return each subscription's number of unacknowledged messages (Pulsar's `PersistentOfflineTopicStats`)."""
     record = await _single(services, name)
     stored = (await services.overview.stats([record]))[record.name]
     return {
@@ -147,14 +147,14 @@ async def backlog_size(services: BrokerServices, name: StoredTopic, body: Messag
 
 
 async def _with_reasons(services: Services, name: TopicName, contents: InternalStats) -> InternalStats:
-    """Add each ledger's sealed segments, and the reasons why the segments are retained."""
+    """Return the stats with each ledger's sealed segments added, and the reasons why the segments are kept."""
     defaults = default_policies(services.settings)
     kept = await asyncio.to_thread(kept_segments, services.root.store, name, defaults)
     return with_reasons(contents, kept)
 
 
 async def _single(services: Services, name: TopicName) -> TopicRecord:
-    """Require a topic without partitions: as in Pulsar, stats of a partitioned topic are 404 here."""
+    """Return the record of a topic without partitions, or of a partition; 404 for a partitioned topic, as in Pulsar."""
     record = catalog.require_topic(await services.views.view(), name)
     if record.partitions is not None:
         raise TopicNotFoundError(f"Topic {name} is partitioned: ask for its partitioned-stats, or name a partition.")

@@ -260,7 +260,7 @@ def _allowed(
 
 
 async def _of_namespace(services: Services, namespace: str) -> list[_Located]:
-    """List a namespace's subscriptions, each with its topic or partition; without system topics, as in Pulsar."""
+    """Return a namespace's subscriptions on topics that this broker serves, without system topics, as in Pulsar."""
     view = await services.views.view()
     tenants.require_namespace(view, namespace)
     names = (TopicName.parse(record.name) for record in tenants.topics_of(view, namespace))
@@ -269,7 +269,7 @@ async def _of_namespace(services: Services, namespace: str) -> list[_Located]:
 
 
 async def _loaded(services: Services, part: TopicRecord) -> BrokerTopic:
-    """Load the topic and wait until all acknowledged entries are readable."""
+    """Return the topic or partition, loaded, after all acknowledged entries are readable."""
     topic = await services.topics.get(TopicName.parse(part.name))
     assert isinstance(topic, BrokerTopic), "it is stored"
     await topic.wait_until_readable()
@@ -295,10 +295,10 @@ def _require(view: View, part: TopicRecord, name: str) -> SubscriptionRecord:
 
 
 def _having(services: Services, view: View, name: TopicName, subscription: str) -> list[TopicRecord]:
-    """Return the partitions of a topic that have the subscription and are served here, or the topic itself.
+    """Return the partitions of a topic that have the subscription and that this broker serves, or the topic itself.
 
     Raises:
-        SubscriptionNotFoundError: none of them has the subscription.
+        SubscriptionNotFoundError: no such partition, or the topic, has the subscription.
         TopicNotFoundError: there is no such topic.
     """
     having = [part for part in own_parts(services, view, name) if _record(view, part, subscription) is not None]

@@ -21,7 +21,7 @@ Clusters = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_leng
 
 
 class TenantInfo(BaseModel):
-    """The administrators' roles and the clusters of a tenant."""
+    """The administrators' roles and the clusters of a tenant; None for none, and for all clusters."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -45,7 +45,7 @@ async def tenant_info(services: BrokerServices, tenant: Text) -> TenantInfo:
 
 @router.put("/{tenant}", status_code=204, responses=refused(409, "It exists.") | _NO_CLUSTER)
 async def create(services: BrokerServices, tenant: Text, body: Annotated[TenantInfo | None, Body()] = None) -> None:
-    """Create a tenant."""
+    """Create a tenant with the roles and clusters of the body, if any."""
     info = body or TenantInfo()
     _check_clusters(services, info)
     roles, clusters = info.admin_roles or (), info.allowed_clusters or ()

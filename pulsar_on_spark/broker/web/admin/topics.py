@@ -172,7 +172,7 @@ async def terminate(services: BrokerServices, name: StoredTopic) -> MessageIdJso
 
 @router.post(f"{TOPIC}/terminate/partitions", responses=MISSING)
 async def terminate_partitions(services: BrokerServices, name: StoredTopic) -> dict[str, MessageIdJson]:
-    """Terminate all partitions of a topic and return each one's last message id by partition number."""
+    """Terminate all partitions of a topic, and return the id of the last message of each, by partition number."""
     record = catalog.require_topic(await services.views.view(), name)
     if record.partitions is None:
         raise HTTPException(405, f"Topic {name} has no partitions: terminate it as a topic.")
