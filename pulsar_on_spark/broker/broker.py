@@ -471,6 +471,11 @@ class Broker:
 def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> Root:
     """Open the root, or create it.
 
+    Args:
+        place: The root's directory, or its URL on an object store.
+        quorum: The default quorum of a root that is created; None for the quorum of new roots.
+        settings: The broker's settings, which have the permissions of the root's files.
+
     Raises:
         NotARootError: there is no root at an object store's URL; only a root in a directory is created here.
         InvalidArgumentError: the root has other permissions than the settings require.

@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         return self._steps is not None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Unregister the connection and remove its producers, consumers and watchers."""
+        """Unregister the connection and remove its producers, consumers and watchers; `error` is not used."""
         self.is_closed = True
         self.is_writable = False
         self._registry.remove(self)

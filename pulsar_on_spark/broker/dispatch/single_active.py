@@ -76,7 +76,10 @@ class SingleActiveDispatcher(Dispatcher):
     def redeliver(
         self, consumer: ConsumerId, entries: Iterable[tuple[LedgerId, EntryId]] | None, epoch: int | None = None
     ) -> None:
-        """Restart reading at the mark-delete position, if the consumer is the active one."""
+        """Restart reading at the mark-delete position, if the consumer is the active one; `entries` are ignored.
+
+        The consumer gets the new epoch, unless it is None.
+        """
         asking = self._consumers.get(consumer)
         if asking is None:
             return

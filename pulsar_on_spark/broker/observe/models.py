@@ -60,6 +60,8 @@ class SubscriptionStats(Stats):
     `msg_backlog` is exact, in messages. `owner` (not in Pulsar) names the owner if this broker is not the owner: Spark
     consumers, or another broker. `blocked` and `problem` (not in Pulsar) are reasons why deliveries pause, None if they
     do not, and `entries_lost` (not in Pulsar) counts the entries that were skipped because they have no readable copy.
+    `owner` is None if this broker or no one owns the subscription, `key_shared_mode` for other types than Key_Shared,
+    `active_consumer_name` without an active consumer, and `msg_drop_rate` for persistent topics.
     `consumers_after_mark_delete_position` is empty, as in Pulsar since 4.0.
     """
 
@@ -102,7 +104,8 @@ class TopicStats(Stats):
     `oldest_backlog_message_age_seconds` is the age of the oldest segment in a backlog; -1 if there is no backlog. Times
     are in milliseconds since 1970. `last_publish_time_stamp` is 0 if nothing was published since the topic was loaded.
     `offloaded_storage_size` has the key and value bytes of offloaded segments, and `last_offload_ledger_id` the ledger
-    of the newest one; both are 0 if no segment is offloaded.
+    of the newest one; both are 0 if no segment is offloaded. `msg_drop_rate` is None for persistent topics, and
+    `topic_epoch` if no producer was ever exclusive.
     """
 
     msg_rate_in: float
@@ -151,7 +154,7 @@ class TopicStats(Stats):
 
 
 class PartitionedTopicMetadata(Stats):
-    """The number of partitions of a topic; 0 if the topic has no partitions."""
+    """The number of partitions of a topic, 0 if it has none; `properties` are None because they are not reported."""
 
     partitions: int
     properties: dict[str, str] | None = None
@@ -218,7 +221,10 @@ class CursorStats(Stats):
 
 
 class InternalStats(Stats):
-    """A topic's ledgers and cursors (Pulsar's `PersistentTopicInternalStats`)."""
+    """A topic's ledgers and cursors (Pulsar's `PersistentTopicInternalStats`).
+
+    `compacted_ledger` is None if the topic was never compacted.
+    """
 
     entries_added_counter: int
     number_of_entries: int

@@ -299,6 +299,11 @@ class CatchUp:
     def _rows(self, slice_: SegmentSlice, view: View, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a sealed slice, including rows that are not messages.
 
+        Args:
+            slice_: The slice.
+            view: The metadata, which have the storage paths.
+            columns: The names of the columns to read; None for all.
+
         Raises:
             InLaneError: only copies on cold paths may be good, and this reader is not in `Lane.COLD`.
         """

@@ -35,7 +35,7 @@ class Consumer:
         messages_out: Number of messages delivered to it.
         bytes_out: Bytes of the entries delivered to it.
         connected_at: Time of its SUBSCRIBE, in seconds since 1970.
-        metadata: Properties from its client, for stats.
+        metadata: Properties from its client, for stats; None in the constructor for none.
         flowed_ms: Time of its last FLOW, in milliseconds since 1970; 0 for never.
         knows_end: True if its client was notified of the end of a terminated topic.
     """

@@ -168,7 +168,7 @@ class Topics:
         return topic if isinstance(topic, BrokerTopic) else await self.get(topic.name, create=self.http_creations)
 
     def _get_non_persistent(self, name: TopicName, view: View | None = None) -> NonPersistentTopic:
-        """Return a non-persistent topic, creating it if a view is passed and allows it."""
+        """Return a non-persistent topic; create a missing one if `view` is not None and the policies in it allow it."""
         if view is not None:
             require_namespace(view, name)
         topic = self._non_persistent.get(name)

@@ -159,7 +159,7 @@ class LimitedHttp(H11Protocol):
         self._wait_for("headers", HEADERS_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting the connection."""
+        """Stop counting the connection, which has ended."""
         self._wait_for(None, None)
         self._is_lost = True
         self.resume_writing()

@@ -25,7 +25,7 @@ _NO_LEDGER: Final = -1
 
 
 class SchemaBody(BaseModel):
-    """A schema in a request's body (Pulsar's `PostSchemaPayload`)."""
+    """A schema in a request's body (Pulsar's `PostSchemaPayload`); `properties` are None for none."""
 
     type: str
     data: str = Field("", alias="schema")

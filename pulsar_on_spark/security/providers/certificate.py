@@ -12,7 +12,7 @@ _COMMON_NAME: Final = "commonName"
 
 
 def principal_of(certificate: Certificate | None) -> Principal:
-    """Return the identity of the client with a verified certificate, whose role is the common name.
+    """Return the identity of the client with a verified certificate (None without one); the common name is the role.
 
     Raises:
         NotAuthenticatedError: there is no certificate, or it does not have exactly one common name that is a role.

@@ -160,7 +160,7 @@ async def hash_positions(
     bundle: NamedBundle,
     topics: Annotated[list[str] | None, Query(max_length=1000)] = None,
 ) -> dict[str, Any]:
-    """Return the hash of each topic of a bundle, or only of the topics in the query."""
+    """Return the hash of each topic of a bundle; with `topics` in the query, only of these topics."""
     names = _topics(await services.views.view(), bundle)
     wanted = {name.full: topic_hash(name) for name in names if not topics or name.full in topics}
     return {"namespace": bundle.namespace, "bundle": bundle.hash_range, "topicHashPositions": wanted}

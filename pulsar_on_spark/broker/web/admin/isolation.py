@@ -45,7 +45,10 @@ class FailoverPolicy(BaseModel):
 
 
 class IsolationPolicy(BaseModel):
-    """An isolation policy: regular expressions of namespaces, and of their primary and secondary brokers."""
+    """An isolation policy: regular expressions of namespaces, and of their primary and secondary brokers.
+
+    `unload_scope` is stored and has no effect; None if the client does not send it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

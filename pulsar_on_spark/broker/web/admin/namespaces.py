@@ -35,7 +35,7 @@ Properties = Annotated[dict[str, str], Field(max_length=1000)]
 
 
 class NamespaceBody(BaseModel):
-    """Pulsar's `Policies`: every key except `properties` is the name of a policy."""
+    """Pulsar's `Policies`: every key except `properties`, None for none, is the name of a policy."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -92,7 +92,7 @@ def split_permissions(
 
 
 def permissions_json(record: PermissionsRecord | None) -> dict[str, Any]:
-    """Return a namespace's permissions in the shape of Pulsar's `Policies`; empty if there is no record."""
+    """Return a namespace's permissions in the shape of Pulsar's `Policies`; empty for None, no permissions."""
     if record is None:
         return {}
     granted = {

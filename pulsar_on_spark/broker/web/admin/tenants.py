@@ -21,7 +21,7 @@ Clusters = Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_leng
 
 
 class TenantInfo(BaseModel):
-    """The administrators' roles and the clusters of a tenant; None for none, and for all clusters."""
+    """The administrators' roles of a tenant, None for none, and its clusters, None for the broker's cluster."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 

@@ -40,7 +40,7 @@ Partitions = Annotated[int, Field(ge=1, le=MAX_PARTITIONS)]
 
 
 class PartitionedTopicBody(BaseModel):
-    """The number of partitions of a new topic and its properties, as newer clients send them."""
+    """The number of partitions of a new topic and its properties, None for none, as newer clients send them."""
 
     partitions: Partitions
     properties: Properties | None = None
@@ -74,7 +74,7 @@ async def partitioned_topics(services: BrokerServices, domain: Domain, namespace
 async def create(
     services: BrokerServices, name: StoredTopic, body: Annotated[Properties | None, Body()] = None
 ) -> None:
-    """Create a topic without partitions."""
+    """Create a topic without partitions, with the properties of the body, if any."""
     await _create(services, name, None, body)
 
 
@@ -127,7 +127,14 @@ async def create_missed_partitions(services: BrokerServices, name: StoredTopic) 
 async def _create(
     services: BrokerServices, name: TopicName, partitions: int | None, properties: Properties | None
 ) -> None:
-    """Create a topic in an existing namespace: a mistyped name must not create another namespace."""
+    """Create a topic in an existing namespace: a mistyped name must not create another namespace.
+
+    Args:
+        services: The broker's parts.
+        name: The topic.
+        partitions: The number of partitions; None for a topic without partitions.
+        properties: The topic's properties; None for none.
+    """
     tenants.require_namespace(await services.views.view(), name.namespace)
     limits = topic_limits(services.settings)
     await asyncio.to_thread(
