@@ -477,7 +477,7 @@ def _open(place: RootPlace, quorum: Quorum | None, settings: BrokerSettings) -> 
         settings: The broker's settings, which have the permissions of the root's files.
 
     Raises:
-        NotARootError: there is no root at an object store's URL; only a root in a directory is created here.
+        NotARootError: there is no root at an object store's URL; a broker creates a root only in a directory.
         InvalidArgumentError: the root has other permissions than the settings require.
     """
     file_mode = int(settings.root_file_mode, 8)

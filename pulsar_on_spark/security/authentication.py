@@ -159,11 +159,14 @@ class Authentication:
         return await self._by(asked, _no_provider(method))
 
     async def _by(self, asked: Sequence[tuple[Provider, Evidence]], nothing: NotAuthenticatedError) -> Principal:
-        """Return the client's identity from the first provider that accepts it.
+        """Return the client's identity from the first provider that accepts its credentials, or the anonymous role.
 
         Args:
             asked: The providers to ask in turn, each with its credentials.
             nothing: The refusal if there is no provider to ask and no anonymous role.
+
+        Raises:
+            NotAuthenticatedError: all providers refuse the credentials, or `nothing`.
         """
         refusal: NotAuthenticatedError | None = None
         for provider, evidence in asked:

@@ -33,7 +33,12 @@ class Evidence:
 
 
 def mark_of(method: str, data: bytes) -> str:
-    """Return a token's mark, by which operators find its uses: 8 hex digits of its SHA-256; "" without a token."""
+    """Return a token's mark, by which operators find its uses: 8 hex digits of its SHA-256.
+
+    Args:
+        method: Pulsar's name of the authentication method; other methods than tokens have the mark "".
+        data: The authentication data from the client: for the token method, the token itself.
+    """
     token = data.strip() if method == TOKEN_METHOD else b""
     return hashlib.sha256(token).hexdigest()[:_MARK_DIGITS] if token else ""
 

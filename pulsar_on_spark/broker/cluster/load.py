@@ -106,14 +106,14 @@ def place_bundles(
 ) -> dict[BundleT, str]:
     """Return the incarnation that gets each bundle: of two random brokers, the one with the lower load.
 
-    Brokers whose loads are about equal or unknown are compared by their number of bundles. A bundle that a broker got
-    after its last report counts as a bundle of mean load.
+    Brokers of about equal load are compared by their number of bundles. A bundle that a broker got after its last
+    report counts as a bundle of mean load.
 
     Args:
         bundles: The bundles without an owner.
         incarnations: The ids of the incarnations of brokers that take bundles; at least one.
         counts: The number of bundles of each incarnation.
-        loads: The known loads, by incarnation; a broker without one counts as idle.
+        loads: The last reported loads, by incarnation; a broker without a report has load 0 and bundles of mean load.
         sample: Draws a number of the incarnations at random, as `random.sample`.
     """
     counts = counts.copy()

@@ -18,7 +18,7 @@ class Request(NamedTuple, Generic[C]):
 
     Attributes:
         handle: Carries out the command; may raise a `PulsarpyError`.
-        refuse: Returns the answer that reports an error, from the request id, the error code and the message.
+        refuse: Encodes the answer that reports an error, from the request id, the error code and the message.
     """
 
     handle: Callable[[C, Any], Awaitable[None]]

@@ -74,7 +74,7 @@ class Recorder:
             asyncio.get_running_loop().call_soon(self._record_urgent)
 
     def stop_recording(self, cursor: OpenCursor) -> None:
-        """Drop the requests for records of this cursor."""
+        """Drop the pending requests to record this cursor's changes."""
         self._changed.pop(cursor, None)
         self._urgent.pop(cursor, None)
 

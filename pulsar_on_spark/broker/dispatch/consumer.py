@@ -38,7 +38,7 @@ class Consumer:
 
     @property
     def is_available(self) -> bool:
-        """True if the consumer may get an entry."""
+        """True if the consumer may get an entry: it has permits, its connection has room, and it is not blocked."""
         return self.permits > 0 and self.is_writable and not self.is_blocked
 
     @property

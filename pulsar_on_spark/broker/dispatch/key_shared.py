@@ -88,7 +88,7 @@ class KeySharedDispatcher(PoolDispatcher):
             self._replay.move(-group, line)
 
     def _is_held_from(self, target: ConsumerId, slot: int) -> bool:
-        """True if a consumer other than `target` holds the slot."""
+        """Return True if a consumer other than `target` holds the slot."""
         holder = self._holders.get(slot)
         return holder is not None and holder[0] != target
 

@@ -16,7 +16,7 @@ ANYONE: Line = 0
 
 
 class Replay:
-    """The positions of waiting entries, each with its group (see `pool.py`), in lines that are sorted in topic order.
+    """The positions of waiting entries, each with its group (see `pool.py`), in lines sorted by ledger and entry.
 
     `take_positions` returns positions to read, which count as waiting until they are removed or put back.
     """

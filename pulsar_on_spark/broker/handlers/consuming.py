@@ -277,7 +277,7 @@ async def seek(services: Services, connection: Connection, command: CommandSeek)
 
     A client that has not reconnected yet may seek again: Go's reader seeks during its creation if it starts at the
     latest message inclusively, so a seek by the user may arrive before the reader has reconnected. `Recheck` does not
-    see consumers that are disconnected, so the client is authorized here.
+    see consumers that are disconnected, so this handler checks the client's permission itself.
     """
     topic, subscription = _seek_target(connection, command.consumer_id)
     await topic.wait_until_readable()

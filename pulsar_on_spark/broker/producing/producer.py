@@ -66,7 +66,7 @@ class Producer:
     """A client's admitted producer.
 
     Attributes:
-        info: Its options.
+        info: The options with which the client created it.
         peer: The client's connection.
         topic: The topic to which it publishes.
         pending: Number of its entries without an answer.

@@ -285,7 +285,13 @@ class PublishPath:
 
 @dataclass(slots=True)
 class _Group:
-    """Entries of one topic that the journal acknowledged together."""
+    """Entries of one topic that the journal acknowledged together.
+
+    Attributes:
+        messages: Number of their messages.
+        size_bytes: The sum of their sizes.
+        ends: The entry id after the last of these entries, by ledger.
+    """
 
     messages: int = 0
     size_bytes: int = 0

@@ -124,7 +124,7 @@ class Slab:
         return [bytes(data[start:stop]) for start, stop in pairwise(bounds)]
 
     def is_past_half(self, ledger: int, entry: int) -> bool:
-        """True if the entry lies in the second half of the slab's bytes."""
+        """Return True if the entry lies in the second half of the slab's bytes."""
         number_and_rest = self._number(ledger, entry)
         return number_and_rest is not None and 2 * self._ends[number_and_rest[0]] >= self._ends[-1]
 

@@ -206,7 +206,7 @@ def _locked(root: RootPlace, file: Path) -> int:
 
 
 def _is_same(descriptor: int, file: Path) -> bool:
-    """True if the open file still has this path: no other broker has removed or replaced it."""
+    """Return True if the open file still has this path: no other broker has removed or replaced it."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), file.stat())
     return False

@@ -231,5 +231,5 @@ class Journals:
 
 
 def is_same(one: Quorum, other: Quorum) -> bool:
-    """True if a journal of one quorum can serve the other: both have the same number of copies and acknowledgements."""
+    """Return True if one journal can serve both quorums: they need the same number of copies and acknowledgements."""
     return (one.write, one.ack) == (other.write, other.ack)

@@ -56,7 +56,7 @@ class Peer(Hashable, Protocol):
 
 
 def knows_end_of_topic(peer: Peer) -> bool:
-    """True if a client handles REACHED_END_OF_TOPIC."""
+    """Return True if a client handles REACHED_END_OF_TOPIC."""
     return peer.protocol_version >= _END_OF_TOPIC_PROTOCOL and peer.client_version.startswith(_KNOW_END_OF_TOPIC)
 
 

@@ -389,7 +389,7 @@ class Topics:
     # ------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Unload all topics, and load no more."""
+        """Unload all topics, and refuse to load others from now on."""
         self._is_closed = True
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         closing, self._loaded = list(self._loaded.values()), {}

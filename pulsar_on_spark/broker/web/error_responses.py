@@ -64,7 +64,7 @@ _STATUS_OF_CODE: Final = {
 
 
 def status_of(error: PulsarpyError) -> int:
-    """Return the HTTP status for an error; 500 for an error that the tables do not have."""
+    """Return the HTTP status for an error; 500 for an error without a status of its own."""
     if isinstance(error, NotAuthorizedError):
         return error.status
     if isinstance(error, ServerRefusalError):

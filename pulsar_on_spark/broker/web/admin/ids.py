@@ -37,8 +37,8 @@ class MessageIdJson(BaseModel):
 class CursorPlace(MessageIdJson):
     """The target of a cursor (Pulsar's `ResetCursorData`): a message, or the position after it if it is excluded.
 
-    As in Pulsar's clients, (-1, -1) is the earliest and (2^63 - 1, 2^63 - 1) the latest position. `properties` are for a
-    new subscription; None for none.
+    As in Pulsar's clients, (-1, -1) is the earliest and (2^63 - 1, 2^63 - 1) the latest position. `properties` are
+    for a new subscription; None for none.
     """
 
     is_excluded: Annotated[bool, Field(validation_alias=AliasChoices("isExcluded", "excluded", "is_excluded"))] = False
