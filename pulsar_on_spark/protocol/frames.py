@@ -103,7 +103,7 @@ class FrameSplitter:
         return at + len(piece)
 
     def _sizes(self, data: memoryview | bytearray, at: int) -> tuple[int, int]:
-        """Return the size of the frame at `at`, its size field included, and the size of its command."""
+        """Return the bytes of the frame at offset `at`, its size field included, and the bytes of its command."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
         if size >> 16 == _TLS_HANDSHAKE:

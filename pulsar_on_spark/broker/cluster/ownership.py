@@ -224,6 +224,8 @@ class Ownership:
     async def _settled_owner(self, view: RecentView, namespace: str, locate: Locate) -> BrokerRecord | None:
         """Return the broker that owns the bundle; None if the bundle has no owner, or if its owner may be dead.
 
+        A missing namespace counts as owned by this broker, which then reports that it is missing.
+
         If this broker is giving the bundle up, wait until it has done so, and return None.
         """
         if view.get(NamespaceRecord, namespace) is None:

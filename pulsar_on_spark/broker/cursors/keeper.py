@@ -112,7 +112,7 @@ class CursorKeeper:
         properties: Mapping[str, str] | None = None,
         most: int = 0,
     ) -> OpenCursor:
-        """Acquire a subscription and return its cursor: create it, claim a free one, or take it over from dead owners.
+        """Acquire a subscription and return its cursor: create it, or become the owner of one without a live owner.
 
         If this broker already owns the subscription, its type changes to the requested one: the caller must make sure
         that no consumers of another type are connected. The call may take as long as a lease or a recovery.

@@ -247,7 +247,7 @@ class PoolDispatcher(Dispatcher):
         self._replay.remove_if(lambda ledger, entry: is_acked(LedgerId(ledger), EntryId(entry)))
 
     def stats(self) -> DispatcherStats:
-        """Return the subscription's and its consumers' counts, with the reasons why they get no entries."""
+        """Return the counts of the subscription and its consumers, with the reason why one gets no entries."""
         consumers = tuple(
             ConsumerStats(consumer.info.id, consumer.permits, consumer.unacked, self._obstacle(consumer))
             for consumer in self._consumers.values()

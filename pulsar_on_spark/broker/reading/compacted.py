@@ -35,7 +35,7 @@ class SubscribedEntries(Reads, Protocol):
         """Return the id of the last message that clients see; None if there is none."""
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the position of the first entry published at `publish_ms` (since 1970) or later, else the end."""
+        """Return the position of the first entry published at `publish_ms` or later, as `EntryReader.position_at`."""
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
         """Report a loss, and return the entry id after the lost entries (arguments as `EntryReader.lost_until`)."""
@@ -96,7 +96,7 @@ class CompactedEntries:
         return last if index < 0 else MessageId(last.ledger, last.entry, last.partition, index)
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the position of the first entry published at `publish_ms` (since 1970) or later, else the end."""
+        """Return the position of the first entry published at `publish_ms` or later, as `EntryReader.position_at`."""
         return await self._reader.position_in(self._source(part), chain, publish_ms)
 
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:

@@ -86,7 +86,7 @@ def is_encrypted(entry: bytes) -> bool:
 
 
 def _plausible_messages(metadata: MessageMetadata, payload_bytes: int) -> int:
-    """Return the claimed number of messages, limited to as many as the payload can hold.
+    """Return the number of messages that the metadata state, limited to as many as the payload can hold.
 
     Clients grant permits only for messages that they find in the payload.
     """

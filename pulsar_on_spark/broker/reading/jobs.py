@@ -78,7 +78,7 @@ class FillJob(NamedTuple):
 
 
 class FindJob(NamedTuple):
-    """A job to find the first entry of [start, end) that was published at `publish_ms` (since 1970) or later.
+    """A job to find the first entry of [start, end) that was published at `publish_ms` (ms since 1970) or later.
 
     Attributes:
         number: The number of the job.

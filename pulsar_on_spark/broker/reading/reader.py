@@ -188,7 +188,12 @@ class EntryReader:
         return None
 
     async def position_at(self, part: TopicPart, chain: LedgerChain, publish_ms: int) -> Position:
-        """Return the position of the first entry published at `publish_ms` (since 1970) or later; else the chain's end.
+        """Return the position of the first entry published at `publish_ms` or later; the chain's end if there is none.
+
+        Args:
+            part: The topic or partition.
+            chain: The topic's ledgers.
+            publish_ms: A publish time, in milliseconds since 1970.
 
         Raises:
             DataLossError, StorageError, MetadataError: an entry or the metadata cannot be read.

@@ -96,7 +96,7 @@ class SubscriptionViews:
         return True
 
     async def renew_view(self, subscription: Subscription, lock: asyncio.Lock) -> None:
-        """Switch a subscription to the newest compaction after its own was deleted, or the log was trimmed beyond it.
+        """Switch a subscription to the newest compaction, after the old one was deleted or the log trimmed beyond it.
 
         Retries until it succeeds or the subscription is closed, then sets `is_renewed`.
 

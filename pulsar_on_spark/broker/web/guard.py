@@ -118,7 +118,7 @@ class Guarded:
 
 
 def _spelled(method: str, path: str) -> str:
-    """Return the part of a path that must not have escapes: all but the new value of a setting."""
+    """Return the part of a path that must not have percent escapes: all but the new value of a setting."""
     setting = _SETTING.fullmatch(path) if method == "POST" else None
     return path if setting is None else setting[1]
 

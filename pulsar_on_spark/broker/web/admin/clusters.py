@@ -21,7 +21,7 @@ async def clusters(services: BrokerServices) -> list[str]:
 
 @router.get("/{cluster}", responses=refused(404, "There is no such cluster."))
 async def cluster_data(services: BrokerServices, cluster: Text) -> dict[str, str]:
-    """Return the URLs of the cluster's broker."""
+    """Return the URLs of the cluster's broker, under Pulsar's names of the fields."""
     _require(services, cluster)
     urls = services.listeners.default
     return {

@@ -151,7 +151,7 @@ async def revoke_subscription(
 
 @router.get(f"{NAMESPACE}/subscriptionAuthMode", responses=_MISSING)
 async def subscription_auth_mode(services: BrokerServices, namespace: NamedNamespace) -> str:
-    """Return the rule for names of subscriptions: `None`, or `Prefix` if they must begin with the role."""
+    """Return the rule for names of subscriptions: "None" (any name), or "Prefix" (they begin with the role)."""
     return permissions.subscription_auth_mode(await services.views.view(), namespace)
 
 
@@ -159,7 +159,7 @@ async def subscription_auth_mode(services: BrokerServices, namespace: NamedNames
 async def set_subscription_auth_mode(
     services: BrokerServices, namespace: NamedNamespace, body: Annotated[str, Body(max_length=16)]
 ) -> None:
-    """Set the rule for names of subscriptions: `None`, or `Prefix` if they must begin with the role."""
+    """Set the rule for names of subscriptions: "None" (any name), or "Prefix" (they begin with the role)."""
     await _change(services, permissions.set_subscription_auth_mode, namespace, body)
 
 
