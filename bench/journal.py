@@ -172,7 +172,7 @@ class Client:
             self._next[ledger] = entry + 1
             self._added += 1
             now = time.perf_counter_ns()
-            journal.add_entry(LedgerId(ledger + 1), EntryId(entry), messages, 1_700_000_000_000, payload, now)
+            journal.add_entries(LedgerId(ledger + 1), EntryId(entry), messages, 1_700_000_000_000, [payload], now)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ MAX_MESSAGE_SIZE_BYTES = 5 * 1024 * 1024
 FRAME_PADDING_BYTES = 10 * 1024
 """Bytes by which a frame may exceed the largest message (Pulsar's `Commands.MESSAGE_SIZE_FRAME_PADDING`)."""
 
-Frame: TypeAlias = tuple[bytes, memoryview]
-"""The command's bytes, and a view of the bytes after the command; the view is valid only while the buffer exists."""
+Frame: TypeAlias = tuple[bytes, bytes]
+"""The command's bytes, and the bytes after the command."""
 
 _SIZES = struct.Struct(">II")
 _SIZE_BYTES = 4
@@ -66,8 +66,10 @@ class FrameSplitter:
         """Size of the received part of an incomplete frame, in bytes."""
         return len(self._tail)
 
-    def split(self, data: memoryview) -> Iterator[Frame]:
+    def split(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that end in these bytes of the stream. The caller must exhaust the iterator.
+
+        The bytes of a frame are copied once, or twice if the frame arrived in several pieces.
 
         Raises:
             ProtocolError: a frame is larger than allowed, or its sizes contradict each other.
@@ -84,26 +86,26 @@ class FrameSplitter:
                 return
             frame, self._tail = memoryview(self._tail), bytearray()
             entry_at = _SIZES.size + command_bytes
-            yield frame[_SIZES.size : entry_at].tobytes(), frame[entry_at:]
+            yield frame[_SIZES.size : entry_at].tobytes(), frame[entry_at:].tobytes()
         while end - at >= _SIZES.size:
             frame_bytes, command_bytes = self._sizes(data, at)
             if end - at < frame_bytes:
                 break
             command_at, after = at + _SIZES.size, at + frame_bytes
             entry_at = command_at + command_bytes
-            yield data[command_at:entry_at].tobytes(), data[entry_at:after]
+            yield data[command_at:entry_at], data[entry_at:after]
             at = after
         if at < end:
-            self._tail += data[at:]
+            self._tail += memoryview(data)[at:]
 
-    def _fill(self, data: memoryview, at: int, tail_bytes: int) -> int:
+    def _fill(self, data: bytes, at: int, tail_bytes: int) -> int:
         """Extend the tail to `tail_bytes` or by all data; return the offset of the data's first unused byte."""
-        piece = data[at : at + max(0, tail_bytes - len(self._tail))]
+        piece = memoryview(data)[at : at + max(0, tail_bytes - len(self._tail))]
         self._tail += piece
         return at + len(piece)
 
-    def _sizes(self, data: memoryview | bytearray, at: int) -> tuple[int, int]:
-        """Return the bytes of the frame at offset `at`, its size field included, and the bytes of its command."""
+    def _sizes(self, data: bytes | bytearray, at: int) -> tuple[int, int]:
+        """Return the size of the frame at `at`, its size field included, and the size of its command."""
         size, command_bytes = _SIZES.unpack_from(data, at)
         frame_bytes = _SIZE_BYTES + size
         if size >> 16 == _TLS_HANDSHAKE:

@@ -6,7 +6,9 @@ Ids of ledgers and entries may be negative, as in Pulsar's earliest position (-1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from pulsar_on_spark.protocol.commands import (
     AuthData,
@@ -39,7 +41,7 @@ from pulsar_on_spark.protocol.commands import (
     ServerError,
 )
 from pulsar_on_spark.protocol.frames import frame_of, head_of
-from pulsar_on_spark.protocol.varint import varint
+from pulsar_on_spark.protocol.varint import varint, varints
 
 NO_REQUEST_ID = 2**64 - 1
 """The request id in commands that the broker sends without a client's request."""
@@ -174,31 +176,57 @@ def producer_success(
     return _frame(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=body))
 
 
-def send_receipts(producer_id: int, items: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """Encode SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each item.
+class Receipts(NamedTuple):
+    """The receipts of entries that follow each other.
+
+    Attributes:
+        sequence_id: The sequence id of the first entry.
+        step: The difference between the sequence ids of two entries; at least 1.
+        highest_sequence_id: The highest sequence id of each entry; 0 if the client sent none.
+        ledger_id: The ledger of the entries.
+        entry_id: The id of the first entry; the ids of the others follow it.
+        entries: The number of entries; at least 1.
+    """
+
+    sequence_id: int
+    step: int
+    highest_sequence_id: int
+    ledger_id: int
+    entry_id: int
+    entries: int
+
+    def singles(self) -> Iterator[Receipts]:
+        """Yield the receipt of each entry."""
+        for number in range(self.entries):
+            at = self.sequence_id + number * self.step
+            yield self._replace(sequence_id=at, entry_id=self.entry_id + number, entries=1)
+
+
+def send_receipts(producer_id: int, runs: Iterable[Receipts]) -> bytes:
+    """Encode SEND_RECEIPT: an entry is stored. Returns the joined frames of one command for each entry.
 
     The commands are encoded without protobuf objects, which would cost five times as much. The bytes before the numbers
     of a command depend only on the lengths of the encoded numbers, so they are encoded once for many commands.
 
     Args:
         producer_id: The client's id of the producer.
-        items: For each entry, in the order of sending: sequence id, highest sequence id (0 if the client sent none),
-            ledger id, entry id.
+        runs: The receipts, in the order of sending.
     """
     producer = b"\x08" + varint(producer_id) + b"\x10"
     parts: list[bytes] = []
     made: dict[tuple[int, int, int, int], tuple[bytes, bytes]] = {}
-    for sequence_id, highest, ledger_id, entry_id in items:
-        sequence, entry, last = varint(sequence_id), varint(entry_id), varint(highest)
-        kind = ledger_id, len(sequence), len(entry), len(last)
-        before = made.get(kind)
-        if before is None:
-            ledger = b"\x08" + varint(ledger_id) + b"\x10"
-            message_id = b"\x1a" + varint(len(ledger) + len(entry)) + ledger
-            size = len(producer) + len(sequence) + len(message_id) + len(entry) + 1 + len(last)
-            tags = b"\x08\x07\x3a" + varint(size)
-            made[kind] = before = head_of(len(tags) + size) + tags + producer, message_id
-        parts += (before[0], sequence, before[1], entry, b"\x20", last)
+    for sequence_id, step, highest, ledger_id, entry_id, entries in runs:
+        last = b"\x20" + varint(highest)
+        for sequence, entry in islice(zip(varints(sequence_id, step), varints(entry_id, 1), strict=False), entries):
+            kind = ledger_id, len(sequence), len(entry), len(last)
+            before = made.get(kind)
+            if before is None:
+                ledger = b"\x08" + varint(ledger_id) + b"\x10"
+                message_id = b"\x1a" + varint(len(ledger) + len(entry)) + ledger
+                size = len(producer) + len(sequence) + len(message_id) + len(entry) + len(last)
+                tags = b"\x08\x07\x3a" + varint(size)
+                made[kind] = before = head_of(len(tags) + size) + tags + producer, message_id
+            parts += (before[0], sequence, before[1], entry, last)
     return b"".join(parts)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 _BITS = 14
 _MASK = 2**_BITS - 1
 _64_BITS = 2**64 - 1
@@ -20,3 +22,21 @@ def varint(number: int) -> bytes:
         out += _MORE[number & _MASK]
         number >>= _BITS
     return out + _LAST[number]
+
+
+def varints(first: int, step: int) -> Iterator[bytes]:
+    """Yield the varints of a number and of those that follow it at a distance of `step`, without end.
+
+    The numbers are encoded as by `varint`. Those that differ only in their lowest 14 bits share the encoding of their
+    other bits.
+    """
+    while True:
+        first &= _64_BITS
+        higher, lowest = first >> _BITS, range(first & _MASK, _MASK + 1, step)
+        if higher:
+            encoded = varint(higher)
+            for low in lowest:
+                yield _MORE[low] + encoded
+        else:
+            yield from map(_LAST.__getitem__, lowest)
+        first += len(lowest) * step

@@ -78,7 +78,7 @@ class LookupAnswers:
             ProtocolError: the bytes are not Pulsar's protocol, or a command is larger than `MAX_ANSWER_BYTES`.
         """
         passed_on = bytearray()
-        for received, entry in self._splitter.split(memoryview(data)):
+        for received, entry in self._splitter.split(data):
             command = _through_proxy(received)
             passed_on += frame_of(command, len(entry)) + entry
         return bytes(passed_on)

@@ -102,7 +102,7 @@ class CursorBroker:
         groups = [made[first : first + batch] for first in range(0, len(made), batch)]
         for group in groups:
             entry = batch_entry(group) if batch > 1 else single_entry(group[0])
-            self.incarnation.append(TopicId(part.topic_id), len(group), _PUBLISH_TIME_MS, entry)
+            self.incarnation.append(TopicId(part.topic_id), len(group), _PUBLISH_TIME_MS, [entry])
         while len(self._acknowledged) < before + len(groups):
             self._news.clear()
             await self._news.wait()
@@ -127,7 +127,7 @@ class CursorBroker:
     def on_entries_acknowledged(self, entries: Sequence[Appended[object]]) -> None:
         """See `EntrySink`."""
         settle_entries(entries)
-        self._acknowledged += (MessageId(entry.ledger.ledger_id, entry.entry_id) for entry in entries)
+        self._acknowledged += (MessageId(entry.ledger.ledger_id, entry.first) for entry in entries)
         self._news.set()
 
     def on_entries_unknown(self, entries: Sequence[Appended[object]]) -> None:

@@ -99,7 +99,7 @@ class LogOnDisk:
             known = self.entries.setdefault(ledger, [])
             for payload in payloads:
                 number = EntryId(len(known))
-                group.add(ledger, number, 1, PUBLISHED_MS + number, payload)
+                group.add(ledger, number, 1, PUBLISHED_MS + number, [payload])
                 known.append(payload)
         self._write(encode_entries(group, self._at, self.last_frame))
 

@@ -94,7 +94,7 @@ class RunningIncarnation:
         for entry, count in zip(entries, counts, strict=True):
             while not self.incarnation.can_append:
                 await asyncio.sleep(0.001)
-            self.incarnation.append(topic_id, count, _PUBLISH_TIME_MS, entry)
+            self.incarnation.append(topic_id, count, _PUBLISH_TIME_MS, [entry])
         wanted = len(self.acknowledged_ids) + self.incarnation.ledgers[topic_id].outstanding
         while len(self.acknowledged_ids) < wanted:
             waiting = self._loop.create_future()
@@ -123,7 +123,7 @@ class RunningIncarnation:
     def on_entries_acknowledged(self, entries: Sequence[Appended[object]]) -> None:
         """See `EntrySink`."""
         settle_entries(entries)
-        self.acknowledged_ids += (MessageId(entry.ledger.ledger_id, entry.entry_id) for entry in entries)
+        self.acknowledged_ids += (MessageId(entry.ledger.ledger_id, entry.first) for entry in entries)
         self._wake()
 
     def on_entries_unknown(self, entries: Sequence[Appended[object]]) -> None:

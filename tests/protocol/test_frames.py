@@ -26,10 +26,7 @@ def _stream(frames: Sequence[tuple[bytes, bytes]]) -> bytes:
 def _split(chunks: Iterable[bytes], max_frame_bytes: int = MAX_FRAME_BYTES) -> list[tuple[bytes, bytes]]:
     splitter, found = FrameSplitter(max_frame_bytes, max_frame_bytes), []
     for chunk in chunks:
-        # One buffer for all reads, as a shell may have: what is kept must be a copy.
-        buffer = bytearray(chunk)
-        found += [(command, bytes(entry)) for command, entry in splitter.split(memoryview(buffer))]
-        buffer[:] = b"\xff" * len(buffer)
+        found += splitter.split(chunk)
     return found
 
 

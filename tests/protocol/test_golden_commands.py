@@ -20,7 +20,7 @@ from pulsar_on_spark.protocol.commands import (
     ServerError,
 )
 from pulsar_on_spark.protocol.frames import MAX_MESSAGE_SIZE_BYTES
-from pulsar_on_spark.protocol.replies import NO_REQUEST_ID
+from pulsar_on_spark.protocol.replies import NO_REQUEST_ID, Receipts
 from pulsar_on_spark.protocol.server import Command, ServerConnection
 
 GOLDEN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent.parent / "golden" / "commands.json").read_text())
@@ -253,8 +253,8 @@ BROKER: dict[str, bytes] = {
     "producer_success_exclusive": replies.producer_success(
         4, "me", last_sequence_id=41, schema_version=VERSION, topic_epoch=7, producer_ready=False
     ),
-    "send_receipt": replies.send_receipts(3, [(100000, 100009, 54321, 987)]),
-    "send_receipt_not_stored": replies.send_receipts(3, [(1, 0, -1, -1)]),
+    "send_receipt": replies.send_receipts(3, [Receipts(100000, 1, 100009, 54321, 987, 1)]),
+    "send_receipt_not_stored": replies.send_receipts(3, [Receipts(1, 1, 0, -1, -1, 1)]),
     "send_error": replies.send_error(3, 100000, ServerError.ChecksumError, "broken"),
     "message": replies.message_head(7, 54321, 987, -1, 0, (), None, 4) + b"data",
     "message_redelivered": replies.message_head(7, 54321, 987, 3, 2, (-2, 3), 5, 4) + b"data",

@@ -13,7 +13,7 @@ from pulsar_on_spark.protocol.commands import (
     MessageIdData,
 )
 from pulsar_on_spark.protocol.frames import frame_of
-from pulsar_on_spark.protocol.replies import consumer_stats_response, message_head, send_receipts
+from pulsar_on_spark.protocol.replies import Receipts, consumer_stats_response, message_head, send_receipts
 
 MASK = 2**64 - 1
 
@@ -27,19 +27,22 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-@given(unsigned, st.lists(st.tuples(unsigned, unsigned, ids, ids), max_size=8))
-def test_receipts_are_protobufs(producer_id: int, items: list[tuple[int, int, int, int]]) -> None:
+receipts = st.builds(Receipts, unsigned, st.integers(1, 1_000), unsigned, ids, ids, st.integers(1, 300))
+
+
+@given(unsigned, st.lists(receipts, max_size=8))
+def test_receipts_are_protobufs(producer_id: int, runs: list[Receipts]) -> None:
     expected = b""
-    for sequence_id, highest, ledger, entry in items:
+    for sequence_id, _, highest, ledger, entry, _ in (one for run in runs for one in run.singles()):
         receipt = CommandSendReceipt(
             producer_id=producer_id,
-            sequence_id=sequence_id,
+            sequence_id=sequence_id & MASK,
             message_id=MessageIdData(ledgerId=ledger & MASK, entryId=entry & MASK),
             highest_sequence_id=highest,
         )
         command = BaseCommand(type=BaseCommand.SEND_RECEIPT, send_receipt=receipt)
         expected += frame_of(command.SerializeToString())
-    assert send_receipts(producer_id, items) == expected
+    assert send_receipts(producer_id, runs) == expected
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pulsar_on_spark.model.errors import ProtocolError
 from pulsar_on_spark.protocol import server
 from pulsar_on_spark.protocol.commands import BaseCommand, CommandFlow, CommandSend
-from pulsar_on_spark.protocol.entry_frame import join_entry
+from pulsar_on_spark.protocol.entry_frame import join_entry, split_entry
 from pulsar_on_spark.protocol.frames import FRAME_PADDING_BYTES, MAX_MESSAGE_SIZE_BYTES, frame_of
 from pulsar_on_spark.protocol.server import Command, Event, Sent, ServerConnection
 
@@ -80,7 +81,7 @@ def _as_parsed(command: bytes) -> Sent | None:
         send.marker,
         send.txnid_most_bits,
         send.txnid_least_bits,
-        ENTRY,
+        [ENTRY],
         True,
     )
 
@@ -96,6 +97,102 @@ def test_sends_are_decoded_as_by_protobufs_parser(command: bytes) -> None:
         event = _event(command)
         assert event == expected
         assert [type(value) for value in event] == [type(value) for value in expected]
+
+
+def _singles(events: Iterable[Event]) -> list[Event]:
+    return [one for event in events for one in (event.singles() if isinstance(event, Sent) else (event,))]
+
+
+going_on = st.builds(dict)
+others = st.sampled_from(
+    [
+        {"producer_id": 2},
+        {"sequence_id": 5},
+        {"num_messages": 3},
+        {"highest_sequence_id": 9},
+        {"is_chunk": True},
+        {"marker": True},
+        {"txnid_most_bits": 1},
+        {"txnid_least_bits": 1},
+    ]
+)
+firsts = st.sampled_from([0, 126, 16_382, 2**21 - 2, 2**28 - 3, 2**63 - 3, 2**64 - 3])
+
+
+@settings(max_examples=300)
+@given(
+    st.integers(0, 300),
+    firsts,
+    st.none() | st.sampled_from([1, 2, 1_000]),
+    st.lists(st.tuples(going_on | others, st.sampled_from([ENTRY, ENTRY[:-1], b"", ENTRY + b"y"])), max_size=12),
+    st.lists(st.integers(0, 1_000), max_size=3),
+)
+def test_a_run_is_the_sends_that_it_joins(
+    producer_id: int,
+    first: int,
+    num_messages: int | None,
+    steps: list[tuple[dict[str, int], bytes]],
+    places: list[int],
+) -> None:
+    send = CommandSend(producer_id=producer_id, sequence_id=first, num_messages=num_messages)
+    stream, expected = b"", list[Event]()
+    for changes, entry in [({}, ENTRY), *steps]:
+        one = CommandSend()
+        one.CopyFrom(send)
+        for name, value in changes.items():
+            setattr(one, name, value)
+        command = _send_command(one.SerializeToString())
+        stream += frame_of(command, len(entry)) + entry
+        parsed = _as_parsed(command)
+        assert parsed is not None
+        expected.append(parsed._replace(entries=[entry], is_intact=split_entry(entry) is not None))
+        send.sequence_id = (one.sequence_id + one.num_messages) % 2**64
+    connection, found = ServerConnection(), list[Event]()
+    bounds = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    for start, end in pairwise(bounds):
+        found += connection.receive_data(stream[start:end])
+    assert _singles(found) == expected
+
+
+def test_sends_that_follow_each_other_are_one_run_until_something_differs() -> None:
+    def send(sequence_id: int, entry: bytes = ENTRY, producer_id: int = 1) -> bytes:
+        body = CommandSend(producer_id=producer_id, sequence_id=sequence_id).SerializeToString()
+        return frame_of(_send_command(body), len(entry)) + entry
+
+    broken = ENTRY[:-1]
+    connection = ServerConnection()
+    stream = b"".join(map(send, range(100, 200))) + send(200, broken) + send(201) + send(202) + send(203, producer_id=2)
+    runs = connection.receive_data(stream)
+    assert all(isinstance(run, Sent) for run in runs)
+    assert [(run.producer_id, run.sequence_id, len(run.entries), run.is_intact) for run in runs] == [
+        (1, 100, 100, True),
+        (1, 200, 1, False),
+        (1, 201, 2, True),
+        (2, 203, 1, True),
+    ]
+    (later,) = connection.receive_data(send(204, producer_id=2) + send(205, producer_id=2))
+    assert isinstance(later, Sent)
+    assert (later.sequence_id, later.entries) == (204, [ENTRY, ENTRY])
+    one, two = later.cut(1)
+    assert ([one, two], one.sequence_id, two.sequence_id) == (list(later.singles()), 204, 205)
+
+
+def test_the_next_sends_of_many_producers_are_expected_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sends(sequence_id: int, producers: int) -> bytes:
+        commands = (CommandSend(producer_id=each, sequence_id=sequence_id) for each in range(producers))
+        frames = (_send_command(each.SerializeToString()) for each in commands)
+        return b"".join(frame_of(each, len(ENTRY)) + ENTRY for each in frames)
+
+    connection = ServerConnection()
+    for producers in (server.MAX_EXPECTED, server.MAX_EXPECTED + 5):
+        connection.receive_data(sends(7, producers))
+    assert len(connection._expected) <= server.MAX_EXPECTED
+    connection.receive_data(sends(7, 5))
+    monkeypatch.setattr(connection, "_event", None)
+    events = connection.receive_data(sends(8, 5))
+    assert [(each.producer_id, each.sequence_id) for each in events if isinstance(each, Sent)] == [
+        (number, 8) for number in range(5)
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("send_") or name == "send"])
@@ -140,14 +237,6 @@ def test_an_entry_is_kept_as_received_and_checked(entry: bytes, is_intact: bool)
     event = _event(_send_command(b"\x08\x01\x10\x02"), entry)
     assert isinstance(event, Sent)
     assert (event.entry, event.is_intact) == (entry, is_intact)
-
-
-def test_an_entry_outlives_its_receive_buffer() -> None:
-    buffer = bytearray(frame_of(_send_command(b"\x08\x01\x10\x02"), len(ENTRY)) + ENTRY)
-    (event,) = ServerConnection().receive_data(memoryview(buffer))
-    buffer[:] = bytes(len(buffer))
-    assert isinstance(event, Sent)
-    assert event.entry == ENTRY
 
 
 def test_a_message_of_the_largest_size_passes() -> None:
@@ -222,7 +311,7 @@ def test_broken_frames_raise_nothing_but_protocol_errors(data: st.DataObject) ->
                 events += connection.receive_data(chunk)
         except ProtocolError as error:
             return str(error)
-        return events
+        return _singles(events)
 
     broken = bytes(stream[start:])
     whole = outcome([broken])

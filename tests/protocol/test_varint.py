@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pulsar_on_spark.protocol.commands import CommandFlow, CommandReachedEndOfTopic
-from pulsar_on_spark.protocol.varint import varint
+from pulsar_on_spark.protocol.varint import varint, varints
 
 
 @given(st.integers(0, 2**64 - 1) | st.integers(0, 2**15))
@@ -27,3 +29,9 @@ def test_a_negative_number_is_its_64_bits(number: int) -> None:
 def test_every_small_number() -> None:
     for number in range(2**15):
         assert varint(number) == CommandFlow(consumer_id=0, messagePermits=number).SerializeToString()[3:]
+
+
+@given(st.integers(-3, 2**64 - 1) | st.integers(0, 2**15), st.integers(1, 20_000), st.integers(0, 40))
+def test_following_numbers_are_encoded_as_single_ones(first: int, step: int, count: int) -> None:
+    numbers = range(first, first + count * step, step)
+    assert list(islice(varints(first, step), count)) == [varint(number) for number in numbers]

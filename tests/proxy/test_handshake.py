@@ -31,7 +31,7 @@ def connect(**fields: object) -> bytes:
 
 def commands_of(data: bytes) -> list[BaseCommand]:
     splitter = FrameSplitter(MAX_ANSWER_BYTES, MAX_ANSWER_BYTES)
-    return [BaseCommand.FromString(command) for command, _ in splitter.split(memoryview(data))]
+    return [BaseCommand.FromString(command) for command, _ in splitter.split(data)]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             whole = memoryview(data)
             data, self._rest = whole[:TURN_BYTES], whole[TURN_BYTES:]
         try:
-            events = self._codec.receive_data(data)
+            events = self._codec.receive_data(bytes(data))
         except ProtocolError as error:
             remedy = f", and {self._broker.use_tls_port}" if isinstance(error, TlsHandshakeError) else ""
             log.warning(
@@ -170,7 +170,8 @@ class Connection(asyncio.Protocol):
         if not self.is_writable and self._unread_bytes > UNREAD_LIMIT_BYTES:
             self.intake.pause(Pause.WRITING)
         is_large = len(data) >= TURN_BYTES and bool(events) and not isinstance(events[-1], Sent)
-        self._takes_turns = len(events) > TURN_COMMANDS or is_large or len(self._rest) > 0
+        commands = sum(len(event.entries) if isinstance(event, Sent) else 1 for event in events)
+        self._takes_turns = commands > TURN_COMMANDS or is_large or len(self._rest) > 0
         if self._waits:
             return  # `_wait` continues
         if self._takes_turns or self._steps is not None:

@@ -37,7 +37,7 @@ class Handlers(NamedTuple, Generic[C]):
     Attributes:
         requests: Handlers of commands with a request id, by type of command; they run in tasks and answer later.
         signals: Handlers of commands that are handled at once in the order of arrival, by type of command.
-        sent: Handles a SEND.
+        sent: Handles a run of SENDs.
         writable_again: Called when the connection accepts data again.
         closed: Called after the connection has ended.
         renew: Called regularly if authentication is on; asks a client whose credentials have expired for new ones.

@@ -159,39 +159,42 @@ async def _admit(
             del connection.unadmitted[info.producer_id]
 
 
-def sent(connection: Connection, entry: Sent) -> None:
-    """Handle SEND: publish an entry."""
-    admitted = connection.producers.get(entry.producer_id)
+def sent(connection: Connection, run: Sent) -> None:
+    """Handle a run of SENDs: publish its entries."""
+    admitted = connection.producers.get(run.producer_id)
     if admitted is None:
         log.warning(
             "Closing the connection of %s: it sent for producer %d, which does not exist.",
-            *_who(connection, entry),
+            *_who(connection, run),
             extra={"connection": connection.address},
         )
         connection.close()
     elif admitted.is_closed:
-        return  # the client was notified, and sends the entry again after it has reconnected
-    elif (refused := _problem(connection, entry)) is not None:
-        admitted.refuse(admitted.take_number(), entry.sequence_id, *refused)
+        return  # the client was notified, and sends the entries again after it has reconnected
+    elif (refused := _problem(connection, run)) is not None:
+        for entry in run.singles():
+            if not admitted.is_closed:  # the first refusal closes a replicator
+                admitted.refuse(admitted.take_numbers(1), entry.sequence_id, *refused)
     else:
-        admitted.topic.publish_entry(admitted, entry)
+        admitted.topic.publish_entries(admitted, run)
 
 
-def _problem(connection: Connection, entry: Sent) -> tuple[ServerError, str] | None:
-    if not entry.is_intact:
+def _problem(connection: Connection, run: Sent) -> tuple[ServerError, str] | None:
+    """Return the reason to refuse each entry of a run; None if there is none."""
+    if not run.is_intact:
         return ServerError.ChecksumError, "The entry does not match its checksum: send it again."
-    if entry.txnid_most or entry.txnid_least:
+    if run.txnid_most or run.txnid_least:
         return ServerError.NotAllowedError, "Transactions are not supported: send without a transaction."
-    if entry.num_messages > MAX_MESSAGES_IN_ENTRY:
+    if run.num_messages > MAX_MESSAGES_IN_ENTRY:
         return (
             refusal_of_one_entry(connection),
-            f"The batch has {entry.num_messages} messages, at most {MAX_MESSAGES_IN_ENTRY} fit: send smaller batches.",
+            f"The batch has {run.num_messages} messages, at most {MAX_MESSAGES_IN_ENTRY} fit: send smaller batches.",
         )
     return None
 
 
-def _who(connection: Connection, entry: Sent) -> tuple[str, int]:
-    return connection.address, entry.producer_id
+def _who(connection: Connection, run: Sent) -> tuple[str, int]:
+    return connection.address, run.producer_id
 
 
 async def close_producer(connection: Connection, command: CommandCloseProducer) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from pulsar_on_spark.broker.producing.producers import ProducerInfo
@@ -14,12 +15,10 @@ from pulsar_on_spark.broker.runtime.entry_samples import EntrySamples
 from pulsar_on_spark.broker.runtime.peer import Peer
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.protocol.replies import Receipts
 from pulsar_on_spark.protocol.server import Sent
 
 log = logging.getLogger(__name__)
-
-Receipt = tuple[int, int, int, int]
-"""The receipt of a stored entry: sequence id, highest sequence id, ledger id and entry id."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -54,8 +53,8 @@ class ProducersTopic(Protocol):
 
     dedup: TopicDedup | None
 
-    def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Accept the next entry of a producer; its receipt or refusal follows later."""
+    def publish_entries(self, producer: Producer, sent: Sent) -> None:
+        """Accept a producer's next run of entries; their receipts or refusals follow later."""
 
     def forget_producer(self, producer: Producer) -> None:
         """Remove a producer that its client closed, or whose connection has ended."""
@@ -82,7 +81,7 @@ class Producer:
     topic: ProducersTopic
     pending: int = 0
     is_closed: bool = False
-    receipts: list[Receipt] = field(default_factory=list)
+    receipts: list[Receipts] = field(default_factory=list)
     published: Published = field(default_factory=Published)
     connected_at: float = field(default_factory=time.time)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -100,12 +99,13 @@ class Producer:
         else:
             call()
 
-    def take_number(self) -> int:
-        """Return the number of the producer's next entry, from 1; the entry is pending from now on."""
-        self.pending += 1
-        self.peer.pending_changed(1)
-        self._taken += 1
-        return self._taken
+    def take_numbers(self, entries: int) -> int:
+        """Return the number of the producer's next entry, from 1; this many entries are pending from now on."""
+        self.pending += entries
+        self.peer.pending_changed(entries)
+        first = self._taken + 1
+        self._taken += entries
+        return first
 
     def answer(self, number: int, answer: bytes) -> None:
         """Answer an entry that is not stored, after all entries before it are answered.
@@ -125,7 +125,7 @@ class Producer:
         replicator reconnects. The error makes the replicator reconnect and repeat all entries without a receipt.
 
         Args:
-            number: The number that `take_number` returned.
+            number: The number that `take_numbers` gave it.
             sequence_id: The entry's sequence id as the client sent it.
             error: The code for clients other than replicators.
             reason: The sentence that the client gets.
@@ -150,17 +150,17 @@ class Producer:
     def acknowledge(self) -> None:
         """Send the receipts of stored entries, and the answers between them, in the order of the entries."""
         receipts, self.receipts = self.receipts, []
-        settled = len(receipts)
+        settled = sum(run.entries for run in receipts)
         if self._answers:
-            for receipt in receipts:
-                self._send_receipts([receipt])
+            for receipt in chain.from_iterable(run.singles() for run in receipts):
+                self._send_receipts([receipt], 1)
                 settled += self._send_answers()
         else:
-            self._send_receipts(receipts)
+            self._send_receipts(receipts, settled)
         self._no_longer_pending(settled)
 
-    def _send_receipts(self, receipts: Sequence[Receipt]) -> None:
-        self._settled += len(receipts)
+    def _send_receipts(self, receipts: Sequence[Receipts], entries: int) -> None:
+        self._settled += entries
         if not self.peer.is_closed:
             self.peer.write(replies.send_receipts(self.info.producer_id, receipts))
 

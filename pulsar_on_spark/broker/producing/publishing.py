@@ -29,6 +29,7 @@ from pulsar_on_spark.model.ids import LedgerId, TopicId
 from pulsar_on_spark.model.latencies import Latencies
 from pulsar_on_spark.protocol import replies
 from pulsar_on_spark.protocol.commands import ServerError
+from pulsar_on_spark.protocol.replies import Receipts
 from pulsar_on_spark.protocol.server import Sent
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.open_ledger import Appended, settle_entries
@@ -45,7 +46,7 @@ class PublishedTopic(Protocol):
     Attributes:
         topic_id: The topic's id.
         incarnation: The incarnation whose journal stores the topic's entries.
-        waiting: Entries that the journal has not accepted yet, in order.
+        waiting: Runs that the journal has not accepted yet, in order.
         keeps_entries: True to cache stored entries in memory for consumers.
         dedup: The topic's deduplication; None if it is off.
         published: The topic's counters.
@@ -66,9 +67,9 @@ class PublishedTopic(Protocol):
 
 
 Waiting = tuple[Producer, int, Sent]
-"""An entry that the journal has not accepted yet: its producer, its number at this producer, and the entry."""
+"""A run that the journal has not accepted yet: its producer, the first entry's number at this producer, and the run."""
 _Context = tuple[PublishedTopic, Producer, Sent]
-"""The context that the journal returns with an entry's outcome."""
+"""The context that the journal returns with the outcome of a run."""
 
 
 class PublishPath:
@@ -106,20 +107,19 @@ class PublishPath:
 
     # -- to the journal ------------------------------------------------------------------------------------------------
 
-    def publish_entry(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
-        """Accept a producer's next entry; its receipt follows after the entry is durable."""
+    def publish_entries(self, topic: PublishedTopic, producer: Producer, sent: Sent) -> None:
+        """Accept a producer's next run; the receipts follow after the entries are durable.
+
+        The run has only one entry if the topic deduplicates.
+        """
         if self._is_draining:
             return
-        number = producer.take_number()
-        self._pending += 1
-        self.pending_bytes += len(sent.entry)
-        incarnation = topic.incarnation
-        if topic.waiting or not incarnation.can_append or topic.topic_id not in incarnation.ledgers:
-            topic.waiting.append((producer, number, sent))
-            self.append_waiting(topic)
-        else:
-            self._append(incarnation, topic, producer, number, sent, current_ms())
-        if self.is_open and (self.pending_bytes >= self._buffer_bytes or not incarnation.can_append):
+        entries = len(sent.entries)
+        self._pending += entries
+        self.pending_bytes += _size_bytes(sent)
+        topic.waiting.append((producer, producer.take_numbers(entries), sent))
+        self.append_waiting(topic)
+        if self.is_open and (self.pending_bytes >= self._buffer_bytes or not topic.incarnation.can_append):
             self._set_gate(False)
 
     def _append(
@@ -135,13 +135,16 @@ class PublishPath:
                 return
         # A marker has no messages, but counts as one row.
         rows = sent.num_messages or 1
-        incarnation.append(topic.topic_id, rows, now_ms, sent.entry, (topic, producer, sent))
-        self._appended += 1
+        incarnation.append(topic.topic_id, rows, now_ms, sent.entries, (topic, producer, sent))
         if self._probe is None:
-            self._probe = (self._appended, time.perf_counter(), topic.published, len(sent.entry))
+            self._probe = (self._appended + 1, time.perf_counter(), topic.published, len(sent.entries[0]))
+        self._appended += len(sent.entries)
 
     def append_waiting(self, topic: PublishedTopic) -> None:
-        """Append a topic's waiting entries while its ledger is open and the journal has room."""
+        """Append a topic's waiting entries while its ledger is open and the journal has room.
+
+        A run is cut where the journal completes a group or has no more room.
+        """
         waiting, incarnation = topic.waiting, topic.incarnation
         now_ms = current_ms()
         while waiting:
@@ -156,6 +159,9 @@ class PublishPath:
                 return
             else:
                 waiting.popleft()
+                if (fitting := incarnation.fitting(sent.entries)) < len(sent.entries):
+                    sent, rest = sent.cut(fitting)
+                    waiting.appendleft((producer, number + fitting, rest))
                 self._append(incarnation, topic, producer, number, sent, now_ms)
         self._blocked.pop(topic, None)
 
@@ -178,8 +184,9 @@ class PublishPath:
         self._open_if_room()
 
     def _forget(self, producer: Producer, number: int, sent: Sent) -> None:
-        producer.answer(number, b"")
-        self._settle(1, len(sent.entry))
+        for each in range(number, number + len(sent.entries)):
+            producer.answer(each, b"")
+        self._settle(len(sent.entries), _size_bytes(sent))
 
     async def drain_entries(self) -> None:
         """Stop accepting entries, and wait until each accepted one has its receipt.
@@ -200,28 +207,32 @@ class PublishPath:
 
     # -- from the journal ----------------------------------------------------------------------------------------------
 
-    def on_entries_acknowledged(self, entries: Sequence[Appended[_Context]]) -> None:
+    def on_entries_acknowledged(self, runs: Sequence[Appended[_Context]]) -> None:
         """Cache durable entries, make them visible to consumers, and send producers their receipts."""
-        settle_entries(entries)
+        settle_entries(runs)
+        acknowledged = 0
         answered: dict[Producer, None] = {}
         groups: dict[PublishedTopic, _Group] = {}
         add = self._cache.add
-        for ledger, entry_id, (topic, producer, sent) in entries:
-            ledger_id = ledger.ledger_id
-            entry = sent.entry
+        for ledger, first, entries, (topic, producer, sent) in runs:
+            ledger_id, end = ledger.ledger_id, first + entries
+            messages, size_bytes = sent.num_messages * entries, _size_bytes(sent)
             if topic.keeps_entries:
-                add(ledger_id, entry_id, entry)
+                add(ledger_id, first, sent.entries)
             if topic.dedup is not None:
-                topic.dedup.on_entry_stored(producer.info, sent, ledger_id, entry_id + 1)
+                topic.dedup.on_entry_stored(producer.info, sent, ledger_id, end)
             if (group := groups.get(topic)) is None:
                 group = groups[topic] = _Group()
-            group.ends[ledger_id] = entry_id + 1
-            group.messages += sent.num_messages
-            group.size_bytes += len(entry)
-            producer.published.messages += sent.num_messages
-            producer.published.bytes += len(entry)
-            producer.receipts.append((sent.sequence_id, sent.highest_sequence_id, ledger_id, entry_id))
+            group.ends[ledger_id] = end
+            group.messages += messages
+            group.size_bytes += size_bytes
+            producer.published.messages += messages
+            producer.published.bytes += size_bytes
+            step = sent.num_messages or 1
+            receipts = Receipts(sent.sequence_id, step, sent.highest_sequence_id, ledger_id, first, entries)
+            producer.receipts.append(receipts)
             answered[producer] = None
+            acknowledged += entries
         for producer in answered:
             producer.acknowledge()
         now_ms = current_ms()
@@ -231,8 +242,8 @@ class PublishPath:
             topic.published.bytes += group.size_bytes
             for ledger_id, end in group.ends.items():
                 topic.on_ledger_grew(ledger_id, end)
-        self._note_journaled(len(entries))
-        self._settle(len(entries), sum(group.size_bytes for group in groups.values()))
+        self._note_journaled(acknowledged)
+        self._settle(acknowledged, sum(group.size_bytes for group in groups.values()))
         self._open_if_room()
 
     def _note_journaled(self, entries: int) -> None:
@@ -244,11 +255,11 @@ class PublishPath:
             published.add_sample(took_s, size_bytes)
             self._probe = None
 
-    def on_entries_unknown(self, entries: Sequence[Appended[_Context]]) -> None:
+    def on_entries_unknown(self, runs: Sequence[Appended[_Context]]) -> None:
         """Disconnect the clients of entries with unknown outcome; they send them again to the topic's next owner."""
-        settle_entries(entries)
-        for _, _, (_, producer, sent) in entries:
-            self._settle(1, len(sent.entry))
+        settle_entries(runs)
+        for _, _, entries, (_, producer, sent) in runs:
+            self._settle(entries, _size_bytes(sent))
             producer.peer.close()
 
     # -- back-pressure -------------------------------------------------------------------------------------------------
@@ -298,11 +309,15 @@ class _Group:
     ends: dict[LedgerId, int] = field(default_factory=dict)
 
 
+def _size_bytes(sent: Sent) -> int:
+    return sum(map(len, sent.entries))
+
+
 def _answer_unstored(producer: Producer, number: int, sent: Sent, verdict: Verdict) -> None:
     """Answer an entry that is not stored, because it is or may be a duplicate."""
     match verdict:
         case Verdict.DUPLICATE:
-            receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
+            receipt = Receipts(sent.sequence_id, 1, sent.highest_sequence_id, _NO_ID, _NO_ID, 1)
             producer.answer(number, replies.send_receipts(producer.info.producer_id, [receipt]))
             return
         case Verdict.UNDECIDED:

@@ -122,14 +122,15 @@ class TopicProducers:
         if self._requires_encryption:
             self._disconnect(_must_encrypt(), lambda info: not info.may_encrypt)
 
-    def on_entry_accepted(self, sent: Sent) -> None:
-        """Count an accepted entry; stop reading from producers until the topic's and the broker's rate allow the next.
+    def on_entries_accepted(self, sent: Sent) -> None:
+        """Count accepted entries; stop reading from producers until the topic's and the broker's rate allow the next.
 
         If the broker's rate is exceeded, producers of other topics are paused when they send their next entry.
         """
         if self._rate.is_unlimited and self._broker_rate.is_unlimited:
             return
-        now_s, messages, size_bytes = time.monotonic(), sent.num_messages, len(sent.entry)
+        now_s, entries = time.monotonic(), sent.entries
+        messages, size_bytes = sent.num_messages * len(entries), sum(map(len, entries))
         wait_s = max(rate.spend_tokens(now_s, messages, size_bytes) for rate in (self._rate, self._broker_rate))
         if wait_s > 0:
             for producer in self.connected:

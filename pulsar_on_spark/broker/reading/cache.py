@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import count, repeat
 
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 
@@ -28,14 +30,17 @@ class EntryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, ledger: LedgerId, entry: EntryId, data: bytes) -> None:
-        """Cache an entry's bytes unless it is cached already. A ledger has one topic, so the key needs no topic."""
-        key = (ledger, entry)
-        if key in self._entries:
-            return
-        self._entries[key] = data
-        self._order.append(key)
-        self.size_bytes += len(data) + ENTRY_OVERHEAD_BYTES
+    def add(self, ledger: LedgerId, first: EntryId, entries: Iterable[bytes]) -> None:
+        """Cache entries with following ids, except those that are cached already.
+
+        A ledger belongs to one topic, so the keys need no topic.
+        """
+        cached = self._entries
+        for key, data in zip(zip(repeat(ledger), count(first)), entries, strict=False):
+            if key not in cached:
+                cached[key] = data
+                self._order.append(key)
+                self.size_bytes += len(data) + ENTRY_OVERHEAD_BYTES
         while self.size_bytes > self.max_bytes:
             oldest = self._entries.pop(self._order.popleft())
             self.size_bytes -= len(oldest) + ENTRY_OVERHEAD_BYTES

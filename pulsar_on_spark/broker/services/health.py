@@ -158,7 +158,7 @@ async def _publish(services: Services, topic: BrokerTopic, payload: bytes) -> tu
     sequence_id = time.time_ns()
     metadata = MessageMetadata(producer_name=_NAME, sequence_id=sequence_id, publish_time=current_ms())
     entry = join_entry(metadata.SerializeToString(), payload)
-    services.path.publish_entry(topic, producer, Sent(0, sequence_id, 0, 1, False, False, 0, 0, entry, True))
+    services.path.publish_entries(topic, producer, Sent(0, sequence_id, 0, 1, False, False, 0, 0, [entry], True))
     producer.when_drained(client.close)
     try:
         return await client.receipt

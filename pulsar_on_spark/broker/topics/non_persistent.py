@@ -293,11 +293,16 @@ class NonPersistentTopic:
         self.producers.apply_limits(policies)
         self.subscriptions.apply_limits(subscription_limits(policies, DispatchLimits()))
 
-    def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Deliver an entry to all subscriptions, and send its receipt; refuse it if it must be encrypted and is not."""
+    def publish_entries(self, producer: Producer, sent: Sent) -> None:
+        """Deliver a run of entries, and send their receipts."""
+        for one in sent.singles():
+            if not producer.is_closed:
+                self._publish_entry(producer, one)
+
+    def _publish_entry(self, producer: Producer, sent: Sent) -> None:
         refusal = encryption_refusal(self._policies, sent.entry)
         if refusal is not None:
-            producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            producer.refuse(producer.take_numbers(1), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
             return
         look = look_at(sent.entry)
         for subscription in self.subscriptions.all:
@@ -306,9 +311,9 @@ class NonPersistentTopic:
         for published in (self.published, producer.published):
             published.messages += look.messages
             published.bytes += len(sent.entry)
-        receipt = (sent.sequence_id, sent.highest_sequence_id, _NO_ID, _NO_ID)
+        receipt = replies.Receipts(sent.sequence_id, 1, sent.highest_sequence_id, _NO_ID, _NO_ID, 1)
         producer.peer.write(replies.send_receipts(producer.info.producer_id, [receipt]))
-        self.producers.on_entry_accepted(sent)
+        self.producers.on_entries_accepted(sent)
 
     def forget_producer(self, producer: Producer) -> None:
         """Remove a producer that its client closed, or whose connection has ended."""

@@ -21,7 +21,12 @@ from pulsar_on_spark.broker.subscriptions.publish_credit import PublishCredit
 from pulsar_on_spark.broker.subscriptions.subscription_limits import SubscriptionLimits
 from pulsar_on_spark.broker.subscriptions.topic_subscriptions import TopicSubscriptions
 from pulsar_on_spark.broker.topics.topic_parts import TopicParts
-from pulsar_on_spark.broker.topics.topic_policies import policies_of, publish_refusal, subscription_limits
+from pulsar_on_spark.broker.topics.topic_policies import (
+    may_refuse_entries,
+    policies_of,
+    publish_refusal,
+    subscription_limits,
+)
 from pulsar_on_spark.metadata import keys
 from pulsar_on_spark.metadata.records import LedgerRecord, TopicRecord
 from pulsar_on_spark.metadata.state import View
@@ -282,17 +287,26 @@ class BrokerTopic:
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
-    def publish_entry(self, producer: Producer, sent: Sent) -> None:
-        """Check an entry of a producer, and append it to the journal or refuse it."""
-        refusal = publish_refusal(self.policies, sent.entry, current_ms())
-        if refusal is not None:
-            producer.refuse(producer.take_number(), sent.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+    def publish_entries(self, producer: Producer, sent: Sent) -> None:
+        """Check a run of entries of a producer and pass them to the journal."""
+        is_special = sent.marker or producer.info.replication is not None
+        if not is_special and self.dedup is None and not may_refuse_entries(self.policies):
+            self._publish_run(producer, sent)
             return
-        if sent.marker or producer.info.replication is not None:
-            self._publish_marker_or_replica(producer, sent)
-            return
-        self._path.publish_entry(self, producer, sent)
-        self.producers.on_entry_accepted(sent)
+        for one in sent.singles():
+            if producer.is_closed:
+                return  # a refusal closes a replicator
+            refusal = publish_refusal(self.policies, one.entry, current_ms())
+            if refusal is not None:
+                producer.refuse(producer.take_numbers(1), one.sequence_id, refusal_of_one_entry(producer.peer), refusal)
+            elif is_special:
+                self._publish_marker_or_replica(producer, one)
+            else:
+                self._publish_run(producer, one)
+
+    def _publish_run(self, producer: Producer, sent: Sent) -> None:
+        self._path.publish_entries(self, producer, sent)
+        self.producers.on_entries_accepted(sent)
 
     def _publish_marker_or_replica(self, producer: Producer, sent: Sent) -> None:
         """Publish a marker, or an entry of another cluster's replicator; publish rates do not apply to replicators."""
@@ -302,11 +316,11 @@ class BrokerTopic:
                 f"An entry of {producer.info.name!r} to {self.name} is not a known marker and has no valid position in "
                 "the source: check the source cluster's replicator."
             )
-            producer.refuse(producer.take_number(), sent.sequence_id, ServerError.PersistenceError, reason)
+            producer.refuse(producer.take_numbers(1), sent.sequence_id, ServerError.PersistenceError, reason)
             return
-        self._path.publish_entry(self, producer, entry)
+        self._path.publish_entries(self, producer, entry)
         if producer.info.replication is None:
-            self.producers.on_entry_accepted(entry)
+            self.producers.on_entries_accepted(entry)
 
     def need_ledger(self) -> None:
         """Open a ledger in the background: the journal has none for the topic's waiting entries."""

@@ -105,6 +105,12 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
     )
 
 
+def may_refuse_entries(policies: Policies) -> bool:
+    """Return False if `publish_refusal` accepts every entry under these policies."""
+    limits_delays = policies.delayed_delivery.active and policies.delayed_delivery.max_delivery_delay_in_millis > 0
+    return policies.max_message_size > 0 or limits_delays or policies.encryption_required
+
+
 def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
     """Return the reason why a topic's policies refuse an entry, one sentence; None if they accept it.
 

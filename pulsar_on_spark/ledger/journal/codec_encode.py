@@ -8,8 +8,8 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from operator import itemgetter
+from itertools import accumulate, chain, pairwise, repeat
+from operator import add, itemgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,8 +45,8 @@ _LARGEST_INT32 = 2**31 - 1
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; a memoryview has items of one byte. The bytes must not change until the frame is written."""
-_Row: TypeAlias = tuple[LedgerId, EntryId, int, int, Payload]
-"""An entry: the arguments of `EntryGroup.add`."""
+_Run: TypeAlias = tuple[LedgerId, EntryId, int, int, Sequence[Payload]]
+"""Entries that follow each other in a ledger: the arguments of `EntryGroup.add`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,57 +65,65 @@ class EncodedFrame:
 class EntryGroup:
     """Entries of any ledgers that will form one frame. Payloads are referenced, not copied.
 
-    The group keeps a row per entry and only a number per ledger: 4,096 entries may belong to 4,096 ledgers, and a few
-    containers per ledger would halve the throughput. `entries` counts the rows, `payload_bytes` is the payloads' total
-    size.
+    The group keeps a row per run of entries and only a number per ledger: 4,096 entries may belong to 4,096 ledgers,
+    and a few containers per ledger would halve the throughput. `entries` counts the entries, `payload_bytes` is the
+    payloads' total size.
     """
 
-    __slots__ = ("_next", "_rows", "entries", "payload_bytes")
+    __slots__ = ("_next", "_runs", "entries", "payload_bytes")
 
     def __init__(self) -> None:
-        self._rows: list[_Row] = []
+        self._runs: list[_Run] = []
         self._next: dict[LedgerId, int] = {}
         self.entries = 0
         self.payload_bytes = 0
 
     def add(
-        self, ledger_id: LedgerId, entry_id: EntryId, message_count: int, publish_time_ms: int, payload: Payload
+        self,
+        ledger_id: LedgerId,
+        first: EntryId,
+        message_count: int,
+        publish_time_ms: int,
+        payloads: Sequence[Payload],
     ) -> None:
-        """Add a ledger's next entry.
+        """Add a ledger's next entries.
 
         Args:
             ledger_id: The ledger.
-            entry_id: The entry's id.
-            message_count: The number of messages in the entry.
-            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
-            payload: The entry's bytes.
+            first: The id of the first entry; the ids of the others follow it.
+            message_count: The number of messages in each entry.
+            publish_time_ms: The time at which the broker received the entries, in milliseconds since 1970.
+            payloads: The bytes of each entry.
 
         Raises:
-            InvalidArgumentError: the entry's id is not the next after the ledger's last entry in the group, or a number
-                is out of range. The group is unchanged.
+            InvalidArgumentError: the first entry's id is not the next after the ledger's last entry in the group, or a
+                number is out of range. The group is unchanged.
         """
         if not (0 <= publish_time_ms <= _LARGEST_INT64 and 0 <= message_count <= _LARGEST_INT32):
             raise InvalidArgumentError(
-                f"Entry {ledger_id}:{entry_id} has {message_count} messages and publish time {publish_time_ms} ms: "
+                f"Entry {ledger_id}:{first} has {message_count} messages and publish time {publish_time_ms} ms: "
                 "the count must be 0 to 2^31-1, and the time 0 to 2^63-1."
             )
-        following = self._next.get(ledger_id, entry_id)
-        if entry_id != following:
+        following = self._next.get(ledger_id, first)
+        if first != following:
             raise InvalidArgumentError(
-                f"Entry {ledger_id}:{entry_id} does not follow entry {following - 1}: "
+                f"Entry {ledger_id}:{first} does not follow entry {following - 1}: "
                 "add the entries of a ledger in order and without gap."
             )
-        self._next[ledger_id] = entry_id + 1
-        self._rows.append((ledger_id, entry_id, message_count, publish_time_ms, payload))
-        self.entries += 1
-        self.payload_bytes += len(payload)
+        self._next[ledger_id] = first + len(payloads)
+        self._runs.append((ledger_id, first, message_count, publish_time_ms, payloads))
+        self.entries += len(payloads)
+        self.payload_bytes += sum(map(len, payloads))
 
-    def by_ledger(self) -> tuple[list[_Row], Mapping[LedgerId, int]]:
-        """Return the rows sorted by ledger and entry, and the number of rows by ledger."""
+    def by_ledger(self) -> tuple[list[_Run], Mapping[LedgerId, int]]:
+        """Return the runs sorted by ledger, each ledger's in order, and the number of entries of each ledger."""
         if len(self._next) == 1:
-            return self._rows, dict.fromkeys(self._next, self.entries)
-        rows = sorted(self._rows, key=itemgetter(0))
-        return rows, Counter(map(itemgetter(0), rows))
+            return self._runs, dict.fromkeys(self._next, self.entries)
+        runs = sorted(self._runs, key=itemgetter(0))
+        entries_of: Counter[LedgerId] = Counter()
+        for ledger_id, *_, payloads in runs:
+            entries_of[ledger_id] += len(payloads)
+        return runs, entries_of
 
 
 def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
@@ -128,7 +136,13 @@ def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> Encod
         raise InvalidArgumentError("A frame of entries needs an entry: give a group that is not empty.")
     rows = group.entries
     ordered, entries_of = group.by_ledger()
-    ledger_ids, entry_ids, message_counts, publish_times_ms, payloads = zip(*ordered, strict=True)
+    ledgers, firsts, counts, times_ms, runs = zip(*ordered, strict=True)
+    sizes = [*map(len, runs)]
+    ledger_ids, message_counts, publish_times_ms = (
+        [*chain.from_iterable(map(repeat, values, sizes))] for values in (ledgers, counts, times_ms)
+    )
+    entry_ids = [*chain.from_iterable(map(range, firsts, map(add, firsts, sizes)))]
+    payloads = [*chain.from_iterable(runs)]
     start = payload_start(len(entries_of), rows)
     _check_length(start + group.payload_bytes, f"{rows} entries")
 
@@ -143,7 +157,7 @@ def encode_entries(group: EntryGroup, at: ChainPoint, lac: FrameNumber) -> Encod
 
 
 def _directory(
-    entries_of: Mapping[LedgerId, int], entry_ids: Sequence[EntryId], offsets: Sequence[int], start: int
+    entries_of: Mapping[LedgerId, int], entry_ids: Sequence[int], offsets: Sequence[int], start: int
 ) -> bytes:
     """Encode a frame's directory: one item for each ledger.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias
 
 from pulsar_on_spark.ledger.journal.codec_encode import (
@@ -61,11 +63,16 @@ class JournalLimits:
 
 @dataclass(slots=True)
 class EntriesGroup:
-    """The entries of one future frame and the contexts given by their callers, in order."""
+    """The entries of one future frame and the contexts given by their callers, one for each run, in order."""
 
     group: EntryGroup = field(default_factory=EntryGroup)
     contexts: list[object] = field(default_factory=list)
     kind = FrameKind.ENTRIES
+
+    @property
+    def records(self) -> int:
+        """The number of entries."""
+        return self.group.entries
 
     @property
     def payload_bytes(self) -> int:
@@ -75,7 +82,7 @@ class EntriesGroup:
     @property
     def frame_bytes(self) -> int:
         """The approximate size of the frame in bytes."""
-        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
+        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * self.records + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
         """Encode the group as the frame at position `at` of the chain; `lac` is the last acknowledged frame, or -1."""
@@ -86,19 +93,24 @@ class EntriesGroup:
 class CursorGroup:
     """The cursor records of one future frame and the contexts given by their callers, in order."""
 
-    records: list[tuple[bytes, bytes]] = field(default_factory=list)
+    items: list[tuple[bytes, bytes]] = field(default_factory=list)
     contexts: list[object] = field(default_factory=list)
     payload_bytes: int = 0
     kind = FrameKind.CURSOR
 
     @property
+    def records(self) -> int:
+        """The number of cursor records."""
+        return len(self.contexts)
+
+    @property
     def frame_bytes(self) -> int:
         """The approximate size of the frame in bytes."""
-        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * len(self.contexts) + _FRAME_OVERHEAD_BYTES
+        return self.payload_bytes + _ENTRY_OVERHEAD_BYTES * self.records + _FRAME_OVERHEAD_BYTES
 
     def encode(self, at: ChainPoint, lac: FrameNumber) -> EncodedFrame:
         """Encode the group as the frame at position `at` of the chain; `lac` is the last acknowledged frame, or -1."""
-        return encode_cursor(self.records, at, lac)
+        return encode_cursor(self.items, at, lac)
 
 
 Group: TypeAlias = EntriesGroup | CursorGroup
@@ -123,22 +135,32 @@ class Filling:
         """True if nothing waits to be sent."""
         return not (self._closed or self._entries.contexts or self._cursors.contexts)
 
-    def add_entry(
+    def fitting(self, payloads: Sequence[Payload], entries: int, size_bytes: int) -> int:
+        """Return how many of these entries, from the first on, fit into the open group and into the given bounds.
+
+        The last of them may be the one that reaches a bound.
+        """
+        group, limits = self._entries.group, self._limits
+        entries = min(entries, limits.group_entries - group.entries)
+        size_bytes = min(size_bytes, limits.group_bytes - group.payload_bytes)
+        if len(payloads) <= entries and sum(map(len, payloads)) < size_bytes:
+            return len(payloads)
+        ends = accumulate(map(len, payloads))
+        return next((n for n, end in enumerate(ends, 1) if n >= entries or end >= size_bytes), len(payloads))
+
+    def add_entries(
         self,
         ledger_id: LedgerId,
-        entry_id: EntryId,
+        first: EntryId,
         message_count: int,
         publish_time_ms: int,
-        payload: Payload,
+        payloads: Sequence[Payload],
         context: object,
     ) -> None:
-        """Add an entry to the open group (arguments as `Journal.add_entry`, errors as `EntryGroup.add`).
-
-        `context` is returned with its outcome.
-        """
+        """Add entries that are `fitting` (see `EntryGroup.add` for the errors)."""
         filling = self._entries
         group = filling.group
-        group.add(ledger_id, entry_id, message_count, publish_time_ms, payload)
+        group.add(ledger_id, first, message_count, publish_time_ms, payloads)
         filling.contexts.append(context)
         if group.payload_bytes >= self._limits.group_bytes or group.entries >= self._limits.group_entries:
             self._close_entries()
@@ -146,7 +168,7 @@ class Filling:
     def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
         """Add a cursor record to the open group. `context` is returned with its outcome."""
         filling = self._cursors
-        filling.records.append((subscription, record))
+        filling.items.append((subscription, record))
         filling.contexts.append(context)
         filling.payload_bytes += len(subscription) + len(record)
         if filling.payload_bytes >= self._limits.group_bytes or len(filling.contexts) >= self._limits.group_entries:

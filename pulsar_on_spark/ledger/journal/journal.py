@@ -1,11 +1,12 @@
 """The journal of one broker incarnation, through which a broker makes entries durable before it acknowledges them.
 
-    add_entry, add_cursor -> the filling groups
-    a path is free        -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
-    paths answer          -> on_entries_acknowledged, on_cursors_acknowledged of their sinks, in the order of the frames
+    add_entries, add_cursor -> the filling groups
+    a path is free          -> one frame, one write and one fdatasync for each path; the next group fills meanwhile
+    paths answer            -> on_entries_acknowledged, on_cursors_acknowledged of their sinks, in the order of the
+                               frames
 
 This module has the caller's view: life cycle, groups, back-pressure. `writer_shell` makes a group durable. All methods
-must be called in the event loop's thread. The only work for each entry is adding it to its group.
+must be called in the event loop's thread. Entries are added to their group in runs, without work for each one.
 """
 
 from __future__ import annotations
@@ -157,43 +158,54 @@ class Journal(ShellOwner):
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
-    def add_entry(
+    def fitting(self, payloads: Sequence[Payload]) -> int:
+        """Return how many of these entries, from the first on, can be added at once; 0 while `can_add` is False.
+
+        The last of them may use up the journal's room or complete its group.
+        """
+        if not self.can_add:
+            return 0
+        limits = self._limits
+        entries, size_bytes = limits.waiting_entries - self._waiting, limits.waiting_bytes - self._waiting_bytes
+        return self._filling.fitting(payloads, entries, size_bytes)
+
+    def add_entries(
         self,
         ledger_id: LedgerId,
-        entry_id: EntryId,
+        first: EntryId,
         message_count: int,
         publish_time_ms: int,
-        payload: Payload,
+        payloads: Sequence[Payload],
         context: object,
     ) -> None:
-        """Add a ledger's next entry; the sink gets `context` back with the outcome.
+        """Add a ledger's next entries; the sink gets `context` back with their outcome, which is the same for all.
 
         Args:
             ledger_id: An open ledger of this incarnation.
-            entry_id: The id after the ledger's last entry.
-            message_count: The number of messages in the entry, for backlogs.
-            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
-            payload: The entry's bytes, which must not change until the outcome is known.
+            first: The id after the ledger's last entry; it becomes the id of the first entry.
+            message_count: The number of messages in each entry, for backlogs.
+            publish_time_ms: The time at which the broker received the entries, in milliseconds since 1970.
+            payloads: The bytes of the entries, which must not change until the outcome is known.
             context: Any object.
 
         Raises:
-            JournalUnavailableError: `can_add` is False. The entry was not added.
-            InvalidArgumentError: the entry is too large, or not the ledger's next. It was not added.
+            JournalUnavailableError: `can_add` is False, or not all are `fitting`. No entry was added.
+            InvalidArgumentError: an entry is too large, or the first is not the ledger's next. No entry was added.
         """
-        size_bytes = len(payload)
-        if not self.can_add or size_bytes > self._limits.entry_bytes:
-            self._refuse(size_bytes)
-        self._filling.add_entry(ledger_id, entry_id, message_count, publish_time_ms, payload, context)
-        self._added(size_bytes)
+        largest_bytes = max(map(len, payloads))
+        if largest_bytes > self._limits.entry_bytes or self.fitting(payloads) < len(payloads):
+            self._refuse(largest_bytes)
+        self._filling.add_entries(ledger_id, first, message_count, publish_time_ms, payloads, context)
+        self._added(len(payloads), sum(map(len, payloads)))
 
     def add_cursor(self, subscription: bytes, record: bytes, context: object) -> None:
-        """Add a cursor record; `cursor_sink` gets `context` back with the outcome (raises as `add_entry`)."""
+        """Add a cursor record; `cursor_sink` gets `context` back with the outcome (raises as `add_entries`)."""
         assert self.cursor_sink is not None, "the sink comes before the first record"
         size_bytes = len(subscription) + len(record)
         if not self.can_add or size_bytes > self._limits.entry_bytes:
             self._refuse(size_bytes)
         self._filling.add_cursor(subscription, record, context)
-        self._added(size_bytes)
+        self._added(1, size_bytes)
 
     def _refuse(self, size_bytes: int) -> None:
         if size_bytes > self._limits.entry_bytes:
@@ -204,8 +216,8 @@ class Journal(ShellOwner):
         state = "is over" if self._shell.is_over else "is closing" if self._is_closing else "has no room"
         raise JournalUnavailableError(f"The journal of {self._incarnation} {state}: try to add the entry again later.")
 
-    def _added(self, size_bytes: int) -> None:
-        self._waiting += 1
+    def _added(self, records: int, size_bytes: int) -> None:
+        self._waiting += records
         self._waiting_bytes += size_bytes
         if self._waiting_bytes >= self._limits.waiting_bytes or self._waiting >= self._limits.waiting_entries:
             self.can_add = False
@@ -254,7 +266,7 @@ class Journal(ShellOwner):
     def on_groups_acknowledged(self, groups: Sequence[Group]) -> None:
         self.meter.count_acknowledged(groups)
         for group in groups:
-            self._waiting -= len(group.contexts)
+            self._waiting -= group.records
             self._waiting_bytes -= group.payload_bytes
         for group in groups:
             if isinstance(group, EntriesGroup):

@@ -28,7 +28,7 @@ class JournalMeter:
     def sent(self, group: Group) -> None:
         """Count a group that was sent to the paths."""
         self.groups += 1
-        self.records += len(group.contexts)
+        self.records += group.records
         self.payload_bytes += group.payload_bytes
         self._sent_s.append(perf_counter())
 

@@ -12,10 +12,10 @@ class EntrySink(Protocol):
     """Receiver of the outcome of entries, called in the event loop. Methods must not raise, and may add entries."""
 
     def on_entries_acknowledged(self, contexts: Sequence[Any]) -> None:
-        """Handle durable entries; their contexts are in the order in which the entries were added."""
+        """Handle durable entries: the context of each `Journal.add_entries`, in the order of these calls."""
 
     def on_entries_unknown(self, contexts: Sequence[Any]) -> None:
-        """Handle entries that will never be acknowledged; they may or may not be in the journal."""
+        """Handle entries that will never be acknowledged, as above; they may or may not be in the journal."""
 
     def on_journal_room(self) -> None:
         """Resume adding: `Journal.can_add` has become True again."""

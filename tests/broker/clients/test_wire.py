@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import httpx
 import pulsar
@@ -326,6 +327,66 @@ def test_receipts_and_errors_are_in_the_order_of_entries(
     with connected(broker) as wire:
         producing(wire, topic, "me")  # its ledger is opened by the first entry: all wait for that
         assert answers(wire, 4, 5, 6, 2, 7) == [4, 5, 6, 2, 7, 77]
+
+
+@pytest.mark.parametrize("policies", [{}, {"maxMessageSize": 1_000}, {"deduplicationEnabled": True}], ids=str)
+@pytest.mark.parametrize("piece_bytes", [100_000, 1_000, 70])
+def test_refusals_in_the_middle_of_a_run_concern_one_entry_each(
+    broker: RunningBroker, admin: httpx.Client, topic: str, policies: dict[str, object], piece_bytes: int
+) -> None:
+    path = f"/persistent/public/default/{topic}"
+    admin.put(path).raise_for_status()
+    for name, value in policies.items():
+        admin.post(f"{path}/{name}", json=value).raise_for_status()
+    large = single_entry(ClientMessage(value=bytes(2_000)))
+    in_transaction = sending(40)
+    in_transaction.send.txnid_most_bits = 1
+    special: dict[int, tuple[BaseCommand, bytes]] = {
+        20: (sending(20), ENTRY[:-1] + b"X"),
+        40: (in_transaction, ENTRY),
+        41: (sending(41, 100_001), ENTRY),
+        60: (sending(60), large),
+        61: (sending(61), ENTRY[:12]),
+        80: (sending(1), ENTRY),
+    }
+    refused = {20: ServerError.ChecksumError, 40: ServerError.NotAllowedError, 41: ServerError.NotAllowedError}
+    refused[61] = ServerError.ChecksumError
+    if "maxMessageSize" in policies:
+        refused[60] = ServerError.NotAllowedError
+    sent = [special.get(number, (sending(number), ENTRY)) for number in range(2, 101)]
+    stream = b"".join(frame_of(each.SerializeToString(), len(entry)) + entry for each, entry in sent)
+    with connected(broker) as wire:
+        producing(wire, topic, "me")
+        assert wire.ask(sending(1), ENTRY).type == BaseCommand.SEND_RECEIPT
+        for at in range(0, len(stream), piece_bytes):
+            wire.send_bytes(stream[at : at + piece_bytes])
+        answers = [wire.receive()[0] for _ in sent]
+    entries = count(1)
+    for number, (asked, _), said in zip(range(2, 101), sent, answers, strict=True):
+        if number in refused:
+            assert (said.send_error.sequence_id, said.send_error.error) == (number, refused[number])
+        else:
+            assert said.send_receipt.sequence_id == asked.send.sequence_id
+            is_stored = number != 80 or "deduplicationEnabled" not in policies
+            assert said.send_receipt.message_id.entryId == (next(entries) if is_stored else 2**64 - 1)
+    stats = admin.get(f"{path}/stats").raise_for_status().json()
+    assert stats["msgInCounter"] == next(entries)
+
+
+def test_what_follows_an_unknown_producer_in_a_run_is_dropped_with_its_connection(
+    broker: RunningBroker, topic: str
+) -> None:
+    stray = sending(3)
+    stray.send.producer_id = 9
+    sent = [sending(1), sending(2), stray, sending(3), sending(4)]
+    with connected(broker) as wire:
+        producing(wire, topic, "me")
+        assert wire.ask(sending(0), ENTRY).type == BaseCommand.SEND_RECEIPT
+        wire.send_bytes(b"".join(frame_of(each.SerializeToString(), len(ENTRY)) + ENTRY for each in sent))
+        assert wire.is_closed()
+    with connected(broker) as wire:
+        producing(wire, topic, "me")
+        assert wire.ask(sending(5), ENTRY).send_receipt.message_id.entryId == 3
 
 
 def test_a_client_that_hangs_up_under_back_pressure_makes_room(

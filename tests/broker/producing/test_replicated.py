@@ -34,7 +34,7 @@ def metadata_of(position: str | None = "7:1", **metadata: object) -> MessageMeta
 
 
 def sent(data: bytes, *, marker: bool = False) -> Sent:
-    return Sent(1, 40, 0, 3, False, marker, 0, 0, data, True)
+    return Sent(1, 40, 0, 3, False, marker, 0, 0, [data], True)
 
 
 @pytest.mark.parametrize(

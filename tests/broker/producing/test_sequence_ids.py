@@ -14,7 +14,7 @@ from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, sin
 
 
 def sent(entry: bytes, count: int, highest: int = 0) -> Sent:
-    return Sent(1, 20, highest, count, False, False, 0, 0, entry, True)
+    return Sent(1, 20, highest, count, False, False, 0, 0, [entry], True)
 
 
 def batch(*sequence_ids: int | None) -> list[ClientMessage]:

@@ -8,7 +8,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 
 
 def put(cache: EntryCache, ledger: int, entry: int, data: bytes) -> None:
-    cache.add(LedgerId(ledger), EntryId(entry), data)
+    cache.add(LedgerId(ledger), EntryId(entry), [data])
 
 
 def test_the_oldest_entries_go_first() -> None:

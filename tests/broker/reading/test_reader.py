@@ -78,7 +78,7 @@ def test_a_backlog_in_memory_in_slabs_and_in_files(root: Root) -> None:
             for max_entries, max_bytes in ((7, MIB), (1_000, 300_000), (1_000, 1)):
                 found = await everything(reader, part, ledger, end, max_entries, max_bytes)
                 assert [message.value for entry in found for message in read_entry(entry.data)] == values
-            reader.cache.add(ledger, EntryId(3), b"in the cache")
+            reader.cache.add(ledger, EntryId(3), [b"in the cache"])
             (entry,) = await reader.read(part, [EntryRange(ledger, 3, 4)], 10, MIB)
             assert entry.data == b"in the cache"
 

@@ -54,7 +54,7 @@ def group(*entries: tuple[int, int, bytes]) -> EntryGroup:
     """Entries (ledger, entry, payload); message count and time follow from the ids."""
     made = EntryGroup()
     for ledger, entry, payload in entries:
-        made.add(LedgerId(ledger), EntryId(entry), entry % 3 + 1, 1_700_000_000_000 + entry, payload)
+        made.add(LedgerId(ledger), EntryId(entry), entry % 3 + 1, 1_700_000_000_000 + entry, [payload])
     return made
 
 

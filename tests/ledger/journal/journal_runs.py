@@ -205,5 +205,5 @@ def by_ledger(entries: Sequence[Entry]) -> dict[int, list[bytes]]:
 def add(journal: Journal, ledger: int, entry: int, payload: bytes) -> Entry:
     """Add an entry; its context is what `entries_in` gives for it."""
     added = (ledger, entry, payload)
-    journal.add_entry(LedgerId(ledger), EntryId(entry), 1, 1_700_000_000_000, payload, added)
+    journal.add_entries(LedgerId(ledger), EntryId(entry), 1, 1_700_000_000_000, [payload], added)
     return added

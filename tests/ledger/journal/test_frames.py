@@ -84,21 +84,26 @@ def test_entries_are_read_back_by_ledger():
 
 
 ids = st.integers(0, 2**63 - 1000)
-rows_of_a_ledger = st.lists(
-    st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.binary(max_size=60)), min_size=1, max_size=30
+runs_of_a_ledger = st.lists(
+    st.tuples(
+        st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.lists(st.binary(max_size=60), min_size=1, max_size=5)
+    ),
+    min_size=1,
+    max_size=30,
 )
 
 
-@given(st.dictionaries(ids, st.tuples(ids, rows_of_a_ledger), min_size=1, max_size=8), st.integers(-1, 4), st.data())
+@given(st.dictionaries(ids, st.tuples(ids, runs_of_a_ledger), min_size=1, max_size=8), st.integers(-1, 4), st.data())
 def test_any_entries_round_trip(ledgers, lac, data):
-    rest = {
-        ledger: [(first + row, *values) for row, values in enumerate(rows)] for ledger, (first, rows) in ledgers.items()
-    }
-    expected = {ledger: list(rows) for ledger, rows in rest.items()}
+    rest = {ledger: list(runs) for ledger, (_, runs) in ledgers.items()}
+    expected = {ledger: [] for ledger in ledgers}
     entries = EntryGroup()
     while any(rest.values()):
-        ledger = data.draw(st.sampled_from([ledger for ledger, rows in rest.items() if rows]))
-        entries.add(ledger, *rest[ledger].pop(0))
+        ledger = data.draw(st.sampled_from([ledger for ledger, runs in rest.items() if runs]))
+        count, time_ms, payloads = rest[ledger].pop(0)
+        first = ledgers[ledger][0] + len(expected[ledger])
+        entries.add(ledger, first, count, time_ms, payloads)
+        expected[ledger] += [(first + row, count, time_ms, payload) for row, payload in enumerate(payloads)]
     frame = decode(content(encode_entries(entries, AT, lac)))
     batch = frame.record_batch()
     batch.validate(full=True)
@@ -183,8 +188,8 @@ def test_entries_out_of_order_or_range_are_refused_and_leave_the_group_unchanged
         (4, 1, 2**63),
     ):
         with pytest.raises(InvalidArgumentError, match=f"Entry 7:{entry}"):
-            entries.add(7, entry, count, time_ms, b"x")
-    entries.add(7, 4, 0, 2**63 - 1, b"b")
+            entries.add(7, entry, count, time_ms, [b"x"])
+    entries.add(7, 4, 0, 2**63 - 1, [b"b"])
     assert decode(content(encode_entries(entries, AT, 4))).record_batch()["payload"].to_pylist() == [b"a", b"b"]
     assert (entries.entries, entries.payload_bytes) == (2, 2)
 

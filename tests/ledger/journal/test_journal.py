@@ -14,6 +14,7 @@ from pulsar_on_spark.ledger.journal import writer_shell
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.log import FrameKind, LogState
 from pulsar_on_spark.model.errors import InvalidArgumentError, JournalFencedError, JournalUnavailableError
+from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.model.quorum import Quorum
 from tests.ledger.journal.journal_runs import Listener, Place, add, by_ledger, entries_in
 
@@ -91,6 +92,32 @@ def test_full_groups_are_sent_although_no_path_is_free(place):
     asyncio.run(run())
     log = place.log(place.register.read().record)
     assert [frame.header.rows for frame in log] == [8] * 10 + [2] * 5
+
+
+def test_a_run_is_added_up_to_the_end_of_the_room(place):
+    async def run():
+        listener = Listener()
+        journal = place.journal(listener, limits=JournalLimits(waiting_bytes=1000, waiting_entries=50, entry_bytes=900))
+        payloads = [b"x" * 300] * 5
+        assert journal.fitting(payloads) == 0
+        await journal.open()
+        assert journal.fitting(payloads) == 4
+        assert journal.fitting(payloads[:3]) == 3
+        assert journal.fitting([b""] * 60) == 50
+        for refused in (payloads, [b""] * 51):
+            with pytest.raises(JournalUnavailableError, match="has no room"):
+                journal.add_entries(LedgerId(1), EntryId(0), 1, 1, refused, "refused")
+        with pytest.raises(InvalidArgumentError, match="901 bytes exceeds the limit of 900"):
+            journal.add_entries(LedgerId(1), EntryId(0), 1, 1, [b"", b"x" * 901], "refused")
+        journal.add_entries(LedgerId(1), EntryId(0), 1, 1, payloads[:4], "run")
+        assert (journal.can_add, journal.fitting(payloads), journal.waiting_bytes) == (False, 0, 1200)
+        await listener.wait(lambda: journal.can_add)
+        await journal.close()
+        assert listener.acked == ["run"]
+
+    asyncio.run(run())
+    (frame,) = place.log(place.register.read().record)
+    assert entries_in([frame]) == [(1, entry, b"x" * 300) for entry in range(4)]
 
 
 def test_an_idle_journal_writes_its_lac_for_tail_readers(place):

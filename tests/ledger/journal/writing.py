@@ -113,7 +113,7 @@ class Writer:
         number = self.added
         self.added += 1
         ledger, entry = LedgerId(1 + number % LEDGERS), EntryId(number // LEDGERS)
-        self.journal.add_entry(ledger, entry, 1, 1, payload(self.incarnation, number), number)
+        self.journal.add_entries(ledger, entry, 1, 1, [payload(self.incarnation, number)], number)
 
 
 def check(incarnation: str, log: Sequence[Frame], acked: int) -> int:

@@ -112,7 +112,8 @@ class Incarnation:
 
         Args:
             root: The root.
-            entry_sink: Sink of the journal. It gets an `Appended` for each entry, and must pass it to `settle_entries`.
+            entry_sink: Sink of the journal. It gets an `Appended` for each `append`, and must pass it to
+                `settle_entries`.
             on_ended: Called with the reason when the started incarnation ends unexpectedly. The process must then stop
                 serving, and exit.
             quorum: The quorum of the journal; None for the root's.
@@ -276,32 +277,43 @@ class Incarnation:
         """True while entries are accepted; the sinks' `on_journal_room` is called when entries are accepted again."""
         return self.journal.can_add
 
+    def fitting(self, payloads: Sequence[Payload]) -> int:
+        """Return how many of these entries can be appended at once, as `Journal.fitting`."""
+        return self.journal.fitting(payloads)
+
     def append(
-        self, topic_id: TopicId, message_count: int, publish_time_ms: int, payload: Payload, context: object = None
+        self,
+        topic_id: TopicId,
+        message_count: int,
+        publish_time_ms: int,
+        payloads: Sequence[Payload],
+        context: object = None,
     ) -> EntryId:
-        """Append an entry to the topic's open ledger; the sink of entries gets its outcome.
+        """Append entries to the topic's open ledger, and return the first one's id.
+
+        The sink of entries gets their outcome.
 
         Args:
             topic_id: A topic with an open ledger (`open_ledgers`).
-            message_count: The number of messages in the entry.
-            publish_time_ms: The time at which the broker received the entry, in milliseconds since 1970.
-            payload: The entry as received; it must not change until the outcome is known.
+            message_count: The number of messages in each entry.
+            publish_time_ms: The time at which the broker received the entries, in milliseconds since 1970.
+            payloads: The entries as received, as many as are `fitting`; they must not change until the outcome is
+                known.
             context: Any object; the sink gets it with the outcome.
 
         Raises:
             KeyError: the topic has no open ledger; idleness may have closed it.
-            JournalUnavailableError, InvalidArgumentError: as for `Journal.add_entry`; nothing was appended.
+            JournalUnavailableError, InvalidArgumentError: as for `Journal.add_entries`; nothing was appended.
         """
         ledger = self._ledgers[topic_id]
-        entry_id = EntryId(ledger.next)
-        self.journal.add_entry(
-            ledger.ledger_id, entry_id, message_count, publish_time_ms, payload, Appended(ledger, entry_id, context)
-        )
-        ledger.next += 1
-        ledger.bytes += len(payload)
-        ledger.outstanding += 1
+        first, entries = EntryId(ledger.next), len(payloads)
+        appended = Appended(ledger, first, entries, context)
+        self.journal.add_entries(ledger.ledger_id, first, message_count, publish_time_ms, payloads, appended)
+        ledger.next += entries
+        ledger.bytes += sum(map(len, payloads))
+        ledger.outstanding += entries
         ledger.used_s = time.monotonic()
-        return entry_id
+        return first
 
     def append_cursor(self, subscription: bytes, record: bytes, context: object = None) -> None:
         """Append a cursor record; `journal.cursor_sink` gets its outcome. Errors are those of `Journal.add_cursor`."""

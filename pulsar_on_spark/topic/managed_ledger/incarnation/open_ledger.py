@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from pulsar_on_spark.model.ids import EntryId, LedgerId
@@ -15,7 +14,6 @@ from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import ClosedLedger
 
 _C_co = TypeVar("_C_co", covariant=True)
-_ledger_of = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,17 +66,28 @@ class OpenLedger:
 
 
 class Appended(NamedTuple, Generic[_C_co]):
-    """An appended entry, as the sink of entries gets it, with the `context` argument of `Incarnation.append`."""
+    """Appended entries, as the sink of entries gets them.
+
+    Attributes:
+        ledger: Their ledger.
+        first: The id of the first entry; the ids of the others follow it.
+        entries: The number of entries.
+        context: The `context` argument of `Incarnation.append`.
+    """
 
     ledger: OpenLedger
-    entry_id: EntryId
+    first: EntryId
+    entries: int
     context: _C_co
 
 
-def settle_entries(entries: Iterable[Appended[object]]) -> None:
+def settle_entries(runs: Iterable[Appended[object]]) -> None:
     """Record in their ledgers that the outcomes of these entries are known.
 
-    The sink of entries must pass each entry exactly once.
+    The sink of entries must pass each of its contexts exactly once.
     """
-    for ledger, count in Counter(map(_ledger_of, entries)).items():
-        ledger.count_outcomes(count)
+    counts: Counter[OpenLedger] = Counter()
+    for run in runs:
+        counts[run.ledger] += run.entries
+    for ledger, entries in counts.items():
+        ledger.count_outcomes(entries)

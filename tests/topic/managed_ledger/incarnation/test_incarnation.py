@@ -399,7 +399,7 @@ def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypat
 
         async def publish_on() -> None:
             while not ledgers(root)[0].closed:
-                running.append(topic_id, 1, 1, single_entry(ClientMessage(b"next")))
+                running.append(topic_id, 1, 1, [single_entry(ClientMessage(b"next"))])
                 await asyncio.sleep(0.001)
 
         messages.write(root, "t", [b"spark"])
@@ -432,7 +432,7 @@ def test_an_incarnation_without_room_appends_nothing(root: Root, broker: Running
 
     async def append() -> None:
         broker.incarnation.journal.can_add = False
-        broker.incarnation.append(TopicId(part.topic_id), 1, 1, b"refused")
+        broker.incarnation.append(TopicId(part.topic_id), 1, 1, [b"refused"])
 
     with pytest.raises(JournalUnavailableError):
         asyncio.run_coroutine_threadsafe(append(), broker._loop).result(10)

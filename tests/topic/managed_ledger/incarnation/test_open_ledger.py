@@ -28,7 +28,7 @@ def test_all_waiters_get_the_last_outcome() -> None:
 
 def test_outcomes_of_one_group_are_settled_with_each_ledger() -> None:
     one, other = (OpenLedger(PART, LedgerId(number), next=3, outstanding=3) for number in (1, 2))
-    settle_entries(Appended(ledger, EntryId(entry), None) for ledger, entry in ((one, 0), (other, 0), (one, 1)))
+    settle_entries(Appended(ledger, EntryId(entry), 1, None) for ledger, entry in ((one, 0), (other, 0), (one, 1)))
     assert (one.outstanding, other.outstanding) == (1, 2)
 
 
