@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -28,6 +29,8 @@ Bytes = npt.NDArray[np.uint8]
 
 _FEW_MESSAGES = 12
 """Number of messages up to which one Python step per field is faster than two dozen numpy calls per field."""
+_REPEATED_FIELDS = 4
+"""Repeated fields a message for which a compiled walk has room at first; if there are more, it walks a second time."""
 _VARINT_BYTES = 10
 _TAG_BYTES = 2
 _PADDING = bytes(16)
@@ -170,18 +173,25 @@ def _walk_compiled(kernels: ModuleType, data: Bytes, starts: Int64s, ends: Int64
     ranges, has_range = np.empty((len(ranged), 2, count), np.int64), np.zeros((len(ranged), count), np.bool_)
     ranges[:] = starts
     odd = np.zeros(count, np.bool_)
-    found = kernels.walk_messages(
+    walk = partial(
+        kernels.walk_messages,
         data,
         *(np.ascontiguousarray(bounds) for bounds in (starts, ends)),
         *(kinds, slots, values, has_value, ranges, has_range, odd),
     )
+    found = np.empty((4, _REPEATED_FIELDS * count if repeated else 0), np.int64)
+    total = walk(found)
+    if total > found.shape[1]:
+        found = np.empty((4, total), np.int64)
+        walk(found)
+    found = found[:, :total]
     return Fields(
         {
             number: Numbers(_as_kind(values[slot], shape[number]), has_value[slot])
             for slot, number in enumerate(numeric)
         },
         {number: Ranges(ranges[slot, 0], ranges[slot, 1], has_range[slot]) for slot, number in enumerate(ranged)},
-        {number: Occurrences(*found[found[:, 0] == slot, 1:].T) for slot, number in enumerate(repeated)},
+        {number: Occurrences(*found[1:, found[0] == slot]) for slot, number in enumerate(repeated)},
         odd,
     )
 

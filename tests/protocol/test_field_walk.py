@@ -167,13 +167,18 @@ def test_tags_of_two_bytes() -> None:
     assert pick_ranges(np.frombuffer(data, np.uint8), versions.starts, versions.ends).to_pylist() == [b"v"] * 30
 
 
-def test_occurrences_come_in_the_order_of_the_messages() -> None:
-    one = _single(None, 1, None, None, None, [("a", "1"), ("b", "2"), ("c", "3")])
+@pytest.mark.parametrize("properties", ["abc", pytest.param("abcdefghijk", id="more than fit at first")])
+def test_occurrences_come_in_the_order_of_the_messages(properties: str) -> None:
+    one = _single(None, 1, None, None, None, [(name, "1") for name in properties])
     fields, data = _walk([one] * 20)
     found = fields.repeated[1]
-    assert found.messages.tolist() == [row for row in range(20) for _ in range(3)]
-    names = [data[start + 2 : start + 3] for start in found.starts.tolist()]
-    assert names == [b"a", b"b", b"c"] * 20
+    assert not fields.odd.any()
+    assert found.messages.tolist() == [row for row in range(20) for _ in properties]
+    names = [data[start + 2 : start + 3].decode() for start in found.starts.tolist()]
+    assert names == list(properties) * 20
+    assert [data[start:end] for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True)] == [
+        b"\n\x01" + name.encode() + b"\x12\x011" for name in names
+    ]
 
 
 def test_picked_ranges_may_be_null_and_empty() -> None:
