@@ -114,10 +114,10 @@ class Housekeeping:
 
 
 def main() -> None:
-    """Run one pass; with the root as the only argument of the program, only seal the closed journals.
+    """Run one pass on the root of the first argument; without further arguments, only seal the closed journals.
 
-    The further arguments are the seconds for which a storage path may be unreachable, and the broker's default policies
-    as JSON. The process exits with code 1 if a step failed.
+    The second argument is the time in seconds after which the copies on an unreachable storage path are replaced, the
+    third the broker's default policies as JSON. The process exits with code 1 if a step failed.
     """
     logs.configure_child()
     start_arrow_without_pandas()

@@ -68,7 +68,7 @@ async def policies(services: BrokerServices, cluster: Text) -> dict[str, JsonVal
 
 @router.get("/brokers", responses=_MISSING)
 async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict[str, Any]]:
-    """Return each registered broker's role in each isolation policy that names it."""
+    """Return the role of each registered broker in each isolation policy that names the broker."""
     _require(services, cluster)
     view = await services.views.view()
     policies = isolations(view)
@@ -77,7 +77,7 @@ async def isolated_brokers(services: BrokerServices, cluster: Text) -> list[dict
 
 @router.get("/brokers/{broker}", responses=_MISSING)
 async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text) -> dict[str, Any]:
-    """Return a broker's role in the first isolation policy that names it."""
+    """Return the role of a broker in the first isolation policy that names the broker."""
     _require(services, cluster)
     view = await services.views.view()
     record = next((each for each in registered_brokers(view) if each.broker == broker), None)
@@ -88,7 +88,7 @@ async def isolated_broker(services: BrokerServices, cluster: Text, broker: Text)
 
 @router.get("/{policy}", responses=_MISSING)
 async def policy_data(services: BrokerServices, cluster: Text, policy: Text) -> dict[str, JsonValue]:
-    """Return an isolation policy."""
+    """Return the named isolation policy, with the fields of Pulsar's JSON."""
     _require(services, cluster)
     stored = isolation_policies(await services.views.view()).get(policy)
     if stored is None:
