@@ -38,17 +38,17 @@ def err() -> Console:
 
 def say(text: str) -> None:
     """Print a line on standard output, with control characters escaped."""
-    out().print(printable(text), markup=False)
+    print(printable(text), flush=True)  # Rich, which tables need, takes 40 ms to import
 
 
 def fail(text: str) -> None:
     """Print an error as one line on standard error."""
-    err().print(f"pulsarpy: {printable(' '.join(text.split()))}", markup=False)
+    note(" ".join(text.split()))
 
 
 def note(text: str) -> None:
     """Print a note, which is neither a result nor an error, on standard error."""
-    err().print(f"pulsarpy: {printable(text)}", markup=False)
+    print(f"pulsarpy: {printable(text)}", file=sys.stderr)
 
 
 def done(text: str, as_json: bool, **what: object) -> None:
@@ -91,14 +91,13 @@ def print_json(value: object) -> None:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Report]:
     """Yield a function that shows progress bars on standard error, unless `quiet` is true or there is no terminal."""
-    console = err()
-    if quiet or not console.is_terminal:  # Rich before 14.3 would print an empty line
+    if quiet or not sys.stderr.isatty():  # Rich before 14.3 would print an empty line
         yield lambda step, done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Progress(*columns, console=err(), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, total: int) -> None:
@@ -112,8 +111,7 @@ def progress(quiet: bool) -> Iterator[Report]:
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """While the context is open, show `what` on standard error, if that is a terminal."""
-    console = err()
-    with console.status(what) if console.is_terminal else nullcontext():
+    with err().status(what) if sys.stderr.isatty() else nullcontext():
         yield
 
 
