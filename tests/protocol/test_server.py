@@ -177,6 +177,16 @@ def test_sends_that_follow_each_other_are_one_run_until_something_differs() -> N
     assert ([one, two], one.sequence_id, two.sequence_id) == (list(later.singles()), 204, 205)
 
 
+def test_one_send_of_a_producer_is_expected_whatever_its_batches_and_ids() -> None:
+    connection, sequence_id = ServerConnection(), 2**40
+    for number in range(100):
+        batch = CommandSend(producer_id=number % 2, sequence_id=sequence_id, num_messages=1 + number * 7 % 10)
+        connection.receive_data(frame_of(_send_command(batch.SerializeToString()), len(ENTRY)) + ENTRY)
+        sequence_id += batch.num_messages if number % 3 else 1_000
+    assert len(connection._expected) == 2
+    assert set(connection._expected.values()) == set(connection._producers.values())
+
+
 def test_the_next_sends_of_many_producers_are_expected_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def sends(sequence_id: int, producers: int) -> bytes:
         commands = (CommandSend(producer_id=each, sequence_id=sequence_id) for each in range(producers))
@@ -186,7 +196,7 @@ def test_the_next_sends_of_many_producers_are_expected_up_to_a_limit(monkeypatch
     connection = ServerConnection()
     for producers in (server.MAX_EXPECTED, server.MAX_EXPECTED + 5):
         connection.receive_data(sends(7, producers))
-    assert len(connection._expected) <= server.MAX_EXPECTED
+    assert len(connection._expected) <= len(connection._producers) <= server.MAX_EXPECTED
     connection.receive_data(sends(7, 5))
     monkeypatch.setattr(connection, "_event", None)
     events = connection.receive_data(sends(8, 5))
