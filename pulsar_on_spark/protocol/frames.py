@@ -45,8 +45,6 @@ def head_of(command_bytes: int, entry_bytes: int = 0) -> bytes:
 class FrameSplitter:
     """Splitter of a byte stream into frames, which buffers only the received part of an incomplete frame.
 
-    An entry is copied only if its frame arrived in several pieces.
-
     Args:
         max_frame_bytes: Limit of a frame in bytes, with its size field.
         max_command_bytes: Limit of a frame's command, in bytes. A larger one is refused before all of it has arrived.

@@ -111,7 +111,7 @@ class Producer:
         """Answer an entry that is not stored, after all entries before it are answered.
 
         Args:
-            number: The number that `take_number` returned.
+            number: The number that `take_numbers` gave it.
             answer: The frame to send; empty to send none.
         """
         self._answers[number] = answer

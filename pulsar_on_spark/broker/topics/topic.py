@@ -64,7 +64,7 @@ class BrokerTopic:
         topic_id: The topic's id.
         incarnation: The incarnation whose journal stores its entries.
         chain: Its visible chain of ledgers.
-        waiting: Entries that the journal has not accepted yet, in order.
+        waiting: Runs that the journal has not accepted yet, in order.
         dedup: The topic's deduplication; None if it is off.
         keeps_entries: True to cache stored entries in memory (see `SubscribedTopic`).
         published: The counters of published messages since it was loaded.
