@@ -29,7 +29,7 @@ def tenant(name: str) -> str:
 
 
 def namespace(name: str) -> str:
-    """Key of a namespace, `tenant/namespace`."""
+    """Key of the namespace with this full name, which is `tenant/namespace`."""
     return f"namespace/{name}"
 
 

@@ -198,7 +198,7 @@ def test_frames_that_are_refused(schema: StructType, message: str) -> None:
 
 MISFITS = [
     (frame(town="string"), "'town' is not a field"),
-    (frame(delay="integer", city="string"), "'delay' is int, and the topic's schema has double"),
+    (frame(delay="integer", city="string"), "'delay' is int, but the topic's schema has the type double"),
 ]
 
 

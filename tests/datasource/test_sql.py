@@ -98,7 +98,7 @@ def test_a_declared_schema_types_reads_and_packs_writes(
 
     for bad, said in [
         (spark.range(1), "Column 'id' is not a field of the topic's schema"),
-        (spark.sql("SELECT 1 carrier"), "Column 'carrier' is int, and the topic's schema has string"),
+        (spark.sql("SELECT 1 carrier"), "Column 'carrier' is int, but the topic's schema has the type string"),
         (spark.sql("SELECT 1.5D delay"), "has no column 'carrier', which the topic's schema requires"),
     ]:
         with pytest.raises(AnalysisException, match=said):

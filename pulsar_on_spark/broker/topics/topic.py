@@ -126,11 +126,12 @@ class BrokerTopic:
         return not has_entries and self.producers.is_empty and all(consumer.takes_any_schema for consumer in consumers)
 
     async def load(self, view: View) -> None:
-        """Load the topic's chain and keep following it (errors as `ChainFollower.follow_topic` and `DedupStore.load`).
+        """Load the topic's chain of ledgers, which later views extend, and its deduplication state.
 
         Raises:
             TopicOwnedElsewhereError: a ledger of the topic is open in another broker's incarnation.
-            PulsarpyError: the topic's policies require a journal that cannot be opened.
+            PulsarpyError: the topic's policies require a journal that cannot be opened; also the errors of
+                `ChainFollower.follow_topic` and `DedupStore.load`.
         """
         own = {incarnation.id for incarnation in self._journals}
         were_open = [ledger for ledger in view.all(LedgerRecord, self.topic_id) if is_open(view, ledger)]

@@ -402,10 +402,12 @@ class _RemoteUpload:
 
 
 def _require_first_process(url: str) -> None:
-    """Check that this process was not forked: obstore would wait for ever for the threads of the parent process.
+    """Check that this process was not forked from one that had opened an object store.
+
+    In such a process, obstore would wait for ever for the threads of the parent process.
 
     Raises:
-        ObjectsUnreachableError: the process was forked from a process that had opened an object store.
+        ObjectsUnreachableError: it was.
     """
     if _first_process[0] != os.getpid():
         raise ObjectsUnreachableError(

@@ -123,7 +123,7 @@ def _create_in_folder(root: Path, uris: Sequence[str], quorum: Quorum, file_mode
 def _create_on_objects(root: ObjectPlace, uris: Sequence[str], quorum: Quorum, fill: Fill) -> None:
     objects = objects_at(root)
     if _holds_foreign_objects(objects):
-        raise NotARootError(f"{root} is not empty and is not a root: choose another prefix.")
+        raise NotARootError(f"{root} is not empty and is not a root: give a URL below which there are no objects.")
     _require_no_root(root)
     probe(objects, str(root))
     cluster_id = _identity(root, objects)

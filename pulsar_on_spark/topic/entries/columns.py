@@ -191,7 +191,12 @@ def walk_metadata(column: pa.BinaryArray, layout: MetadataLayout) -> WalkedMetad
 
 
 def _walk(column: pa.BinaryArray, layout: MetadataLayout) -> tuple[WalkedMetadata, Bools]:
-    """Walk the fields. Return them and a mask of the rows that the parser must rewrite in the usual form."""
+    """Find the protobuf fields of each row's metadata.
+
+    Returns:
+        The fields, and a mask of the rows in a form that the walk cannot read, such as with a field twice. The protobuf
+        parser must rewrite these rows first; what was found in them is not used.
+    """
     data, offsets = binary_data(column)
     fields = walk_fields(data, offsets[:-1], offsets[1:], layout.shape)
     odd = fields.odd.copy()

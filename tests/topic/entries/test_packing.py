@@ -111,5 +111,5 @@ def test_shared_batches_are_bounded() -> None:
 
 def test_a_batch_with_fewer_rows_than_its_record_says_is_refused() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3])], names=["entry"])
-    with pytest.raises(CorruptSegmentError, match=r"Batch 5 has 3 rows, .* rows up to 4"):
+    with pytest.raises(CorruptSegmentError, match=r"Batch 5 of a segment file has 3 rows, .* rows up to 4"):
         rows_of(SliceBatch(5, 0, 2, (2, 4)), batch)

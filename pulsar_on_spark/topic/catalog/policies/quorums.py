@@ -28,7 +28,12 @@ def quorum_of(view: View, name: TopicName, otherwise: Quorum) -> Quorum:
 
 
 def quorum_for_all(view: View, otherwise: Quorum) -> Quorum:
-    """Return the strictest of all quorums that policies set and `otherwise`, for a file with entries of any topics."""
+    """Return a quorum that is enough for a file with entries of any topics: each number is the largest one of all.
+
+    Args:
+        view: The metadata, whose policies set quorums.
+        otherwise: The quorum of topics without a policy.
+    """
     return strictest([otherwise, *_asked(view)])
 
 
