@@ -31,7 +31,7 @@ class NotRunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of several ways to do the work of a benchmark.
+    """A way to do a benchmark's work, which is measured beside the other ways.
 
     Attributes:
         name: `pulsarpy` or a peer, with its variant.

@@ -152,7 +152,7 @@ class ServerConnection:
         self._expected: dict[bytes, _NextSend] = {}
         """The SEND that is expected of each producer, by its command."""
         self._producers: dict[int, _NextSend] = {}
-        """The same by producer id, and producers whose next sequence id would be too large."""
+        """The same objects by producer id, and those of producers whose next sequence id would be too large."""
 
     @property
     def held_bytes(self) -> int:
@@ -216,10 +216,10 @@ class ServerConnection:
 
 
 class _NextSend:
-    """The SEND with which a producer most often goes on: its last one, with the following sequence id.
+    """The SEND that is expected of a producer next: it differs from the last one only in its sequence id.
 
-    A client with several producers sends their entries in any order, so one is kept for each producer. Finding it by
-    its bytes is faster than decoding.
+    A client with several producers sends their entries in any order, so one object is kept for each producer. Finding
+    the object by the command's bytes is faster than decoding the command.
 
     Args:
         producer_id: The client's id for the producer.
@@ -228,7 +228,7 @@ class _NextSend:
         count_field: The encoded number of messages; empty if the client sends none.
 
     Attributes:
-        command: Its command.
+        command: The bytes of the SEND's command.
     """
 
     __slots__ = (
@@ -252,10 +252,7 @@ class _NextSend:
 
     @classmethod
     def after(cls, command: bytes, sent: Sent) -> _NextSend | None:
-        """Return an object whose `advance` gives the SEND after this one.
-
-        None if this one has other fields than most, or another encoding.
-        """
+        """Return this SEND, for the caller to `advance`; None if it has other fields than most, or another encoding."""
         if sent.highest_sequence_id or sent.is_chunk or sent.marker:
             return None
         count_field = b"\x18" + varint(sent.num_messages)

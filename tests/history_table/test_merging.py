@@ -159,7 +159,7 @@ def test_an_optimize_behind_a_repeating_one_is_undone_with_it(root: Root, table:
 def test_what_a_vacuum_behind_two_optimizes_has_deleted_is_named(
     root: Root, table: HistoryTable, is_late: bool, unnoticed: None
 ) -> None:
-    """Another build is told, too, whether or not it has messages to append."""
+    """The next build and housekeeping say so, with and without messages to append."""
     old = DeltaTable(table.place)
     assert merge_small_files(table) == 8
     old.optimize.compact()

@@ -50,7 +50,7 @@ func connect(address, admin, trust, token string, s sending) (broker, error) {
 	case "kafka":
 		return connectKafka(parsed.Host, s), nil
 	case "nats":
-		return connectNats(address, s)
+		return connectNats(address, s), nil
 	}
 	return nil, fmt.Errorf("%s is neither a pulsar://, a kafka:// nor a nats:// URL", address)
 }

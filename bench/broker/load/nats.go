@@ -14,13 +14,8 @@ type natsBroker struct {
 	sending
 }
 
-func connectNats(url string, s sending) (broker, error) {
-	if s.batches || s.compression != "none" {
-		// NATS has neither; messages of a client share its writes to the socket.
-		s.batches, s.compression = false, "none"
-	}
-	return &natsBroker{url, s}, nil
-}
+// NATS has neither batches nor compression: messages of a client share its writes to the socket.
+func connectNats(url string, s sending) broker { return &natsBroker{url, s} }
 
 // A connection of its own for each producer and consumer, as NATS recommends for throughput.
 func (b *natsBroker) stream() (jetstream.JetStream, error) {

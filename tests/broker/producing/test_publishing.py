@@ -152,7 +152,7 @@ class World:
         self.path.drop_closed(cast(Any, self.topic))
 
     def outcome(self) -> object:
-        """What clients, consumers, the journal and metrics see."""
+        """Return all that clients, consumers, the journal and metrics can observe."""
         return SimpleNamespace(
             written=self.client.written,
             pending=(self.client.pending, self.client.most, [each.pending for each in self.producers]),
