@@ -107,8 +107,7 @@ def topic_limits(settings: BrokerSettings) -> TopicLimits:
 
 def may_refuse_entries(policies: Policies) -> bool:
     """Return False if `publish_refusal` accepts every entry under these policies."""
-    limits_delays = policies.delayed_delivery.active and policies.delayed_delivery.max_delivery_delay_in_millis > 0
-    return policies.max_message_size > 0 or limits_delays or policies.encryption_required
+    return policies.max_message_size > 0 or _longest_delay_ms(policies) != 0 or policies.encryption_required
 
 
 def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None:
@@ -119,10 +118,10 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
         entry: The entry as its producer sent it.
         now_ms: The current time, in milliseconds since 1970.
     """
-    largest, longest_ms = policies.max_message_size, policies.delayed_delivery.max_delivery_delay_in_millis
+    largest, longest_ms = policies.max_message_size, _longest_delay_ms(policies)
     if 0 < largest < len(entry):
         return f"The entry has {len(entry)} bytes, the topic allows {largest} (maxMessageSize): send smaller entries."
-    if longest_ms and policies.delayed_delivery.active:
+    if longest_ms:
         deliver_at_ms = look_at(entry).deliver_at_ms
         if deliver_at_ms is not None and deliver_at_ms > now_ms + longest_ms:
             return (
@@ -130,6 +129,12 @@ def publish_refusal(policies: Policies, entry: bytes, now_ms: int) -> str | None
                 "shorten the delay."
             )
     return encryption_refusal(policies, entry)
+
+
+def _longest_delay_ms(policies: Policies) -> int:
+    """Return the limit of a message's delay in milliseconds; 0 for no limit."""
+    delays = policies.delayed_delivery
+    return delays.max_delivery_delay_in_millis if delays.active else 0
 
 
 def encryption_refusal(policies: Policies, entry: bytes) -> str | None:
