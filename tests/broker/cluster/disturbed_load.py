@@ -14,13 +14,14 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Event
 from typing import Literal
 
 import pulsar
@@ -39,6 +40,7 @@ from tests.broker.clients.raw import answer_and_entry, command, consuming
 from tests.broker.clients.raw_chunks import whole_messages
 from tests.broker.clients.test_durable import stored
 from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.client_programs import ClientProgram, Command
 from tests.kit.history import (
     ANY,
     BY_KEY,
@@ -63,6 +65,8 @@ from tests.kit.store_cluster import StoreCluster
 from tests.kit.waiting import wait_until
 
 TOPIC, SPREAD, LARGE = "orders", "spread", "large"
+MIXED = "mixed"
+"""The topic of the Go and Java clients, which all receive what both have sent."""
 WHOLE = "whole"
 PARTITIONS = 3
 KEYS = 7
@@ -99,6 +103,10 @@ CONSUMERS = [
     (LARGE, WHOLE, pulsar.ConsumerType.Exclusive),
 ]
 PRODUCERS = {"plain": TOPIC, "batched": TOPIC, "keyed": TOPIC, "spread": SPREAD, "chunked": LARGE}
+SUBSCRIPTIONS_OF_PROGRAM: Mapping[str, Order] = {"failover": ORDERED, "keys": BY_KEY}
+PRODUCERS_OF_PROGRAM = 2
+GRANT = 4
+"""Messages that a producer of a program may send in 50 ms."""
 MAX_MESSAGE_BYTES = 20_000
 PADDING = b"." * (2 * MAX_MESSAGE_BYTES)
 """Makes three chunks of a message."""
@@ -218,7 +226,8 @@ async def _confirm(url: str, subscription: str, history: History) -> None:
                         ack_set=all_but(acked[0], len(messages)) if is_by_index else (),
                     )
                     ack = CommandAck(consumer_id=1, ack_type=ack_type, message_id=[where], request_id=request)
-                    writer.write(command("ACK", ack=ack))
+                    if not writer.is_closing():
+                        writer.write(command("ACK", ack=ack))
             case BaseCommand.ACK_RESPONSE:
                 for message in asked.pop(said.ackResponse.request_id):
                     if not said.ackResponse.HasField("error"):
@@ -240,6 +249,26 @@ def all_but(index: int, count: int) -> list[int]:
     bits = ((1 << count) - 1) & ~(1 << index)
     words = bits.to_bytes(-(-count // 64) * 8, "little")
     return [int.from_bytes(words[at : at + 8], "little", signed=True) for at in range(0, len(words), 8)]
+
+
+def note_line(history: History, word: str, rest: str) -> None:
+    """Note what a program says."""
+    if word == "received":
+        subscription, _, value = rest.partition(" ")
+        history.note(Received(subscription, message_of(value.encode())))
+    else:
+        history.note(Sent(message_of(rest.encode()), stored=word == "stored"))
+
+
+def grant(programs: Sequence[ClientProgram], history: History, subscriptions: Iterable[str], ended: Event) -> None:
+    """Let programs send until told to stop, and wait for their receipts."""
+    while not ended.wait(0.05):
+        unstored = sum(PRODUCERS_OF_PROGRAM * program.granted for program in programs) - history.stored_count()
+        if max(unstored, history.behind(subscriptions)) <= MAX_BEHIND:
+            for program in programs:
+                program.grant(GRANT)
+    for program in programs:
+        program.end_sending()
 
 
 def note_discarded(log: Path, history: History, noted: set[int]) -> None:
@@ -267,6 +296,7 @@ class Run:
         times: The number of disturbances.
         deduplicated: True if producers are deduplicated.
         variables: Of the environment.
+        programs: The commands of programs with clients of other languages, by their language.
     """
 
     place: Path | str
@@ -276,6 +306,16 @@ class Run:
     times: int
     deduplicated: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, Command] = field(default_factory=dict)
+
+    def subscriptions(self) -> dict[str, Mapping[str, Order]]:
+        """Return the promises of the subscriptions of each topic."""
+        mixed = {
+            f"{language}-{name}": order
+            for language in self.programs
+            for name, order in SUBSCRIPTIONS_OF_PROGRAM.items()
+        }
+        return SUBSCRIPTIONS | ({MIXED: mixed} if mixed else {})
 
 
 def on_disk(folder: Path, disturbance: Disturbance, times: int, *, deduplicated: bool = True) -> Run:
@@ -306,7 +346,7 @@ def with_other_clocks(folder: Path, disturbance: Disturbance, times: int, *, ded
 
 
 def disturb(run: Run) -> str:
-    """Disturb brokers under producers and consumers of three topics, and check what they noted.
+    """Disturb brokers under producers and consumers of some topics, and check what they noted.
 
     Returns:
         Counts of what they noted.
@@ -316,13 +356,14 @@ def disturb(run: Run) -> str:
     """
     os.environ.update(run.variables)
     place = run.place
-    histories = {topic: History() for topic in SUBSCRIPTIONS}
+    subscriptions = run.subscriptions()
+    histories = {topic: History() for topic in subscriptions}
     settings = {"broker_deduplication_enabled": run.deduplicated, "max_message_size": MAX_MESSAGE_BYTES}
     Root.create(place).create_topic(SPREAD, partitions=PARTITIONS)
     with ExitStack() as at_end:
         broker = at_end.enter_context(run.brokers(settings))
         log = run.folder / "client.log"
-        at_end.enter_context(telling(broker, log))
+        at_end.enter_context(telling(broker, run.folder))
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))
         reading_large = pulsar.Client(broker.url, operation_timeout_seconds=END_S, logger=logger)
@@ -334,16 +375,12 @@ def disturb(run: Run) -> str:
         at_end.callback(enough.set)
         for topic, name, type_ in CONSUMERS:
             consume(clients[0 if type_ == pulsar.ConsumerType.Exclusive else 1], topic, name, type_, histories[topic])
+        programs = list(start_programs(run, broker.url, histories, at_end))
         work = [confirm(broker.url_of, name, histories[TOPIC]) for name in CONFIRMED]
         confirming = threading.Thread(target=asyncio.run, args=(until(all_read, work),))
         confirming.start()
         wait_until(lambda: CONFIRMED.keys() <= subscriptions_of(place), "the confirming consumers' subscriptions")
-        producing = [
-            threading.Thread(target=produce, args=(clients[2], name, histories[topic], enough), daemon=True)
-            for name, topic in PRODUCERS.items()
-        ]
-        for thread in producing:
-            thread.start()
+        producing = start_producing(clients[2], programs, histories, subscriptions, enough)
         for _ in range(run.times):
             wait_for_progress(histories[TOPIC], random.randrange(20, 300), TOPIC)
             getattr(broker, run.disturbance)()
@@ -354,27 +391,29 @@ def disturb(run: Run) -> str:
         enough.set()
         for thread in producing:
             thread.join(END_S)
-        reading = [(histories[topic], name) for topic, names in SUBSCRIPTIONS.items() for name in names]
+        reading = [(histories[topic], name) for topic, names in subscriptions.items() for name in names]
         discarded: set[int] = set()
 
         def is_settled() -> bool:
             note_discarded(log, histories[LARGE], discarded)
             return all(history.is_settled(name) for history, name in reading)
 
-        settle(is_settled, lambda: [history.behind(SUBSCRIPTIONS[topic]) for topic, history in histories.items()])
+        settle(is_settled, lambda: [history.behind(subscriptions[topic]) for topic, history in histories.items()])
         all_read.set()
         confirming.join(END_S)
         for client in clients[:2]:
             client.close()
+        for program in programs:
+            program.close()
         note_discarded(log, histories[LARGE], discarded)
-        kept = {topic: kept_in(clients[2], topic) for topic in (TOPIC, SPREAD)}
+        kept = {topic: kept_in(clients[2], topic) for topic in subscriptions if topic != LARGE}
         clients[2].create_producer(LARGE).send(THE_END)
         clients[2].close()
         for message in large_messages(broker.url_of(LARGE), WHOLE):
             histories[LARGE].note(Waiting(WHOLE, message))
         kept[LARGE] = [large_messages(broker.url_of(LARGE), "all of them")]
         assert broker.stop() == 0
-    found = judged(histories, kept, run.deduplicated)
+    found = judged(histories, subscriptions, kept, run.deduplicated)
     assert not found, f"{len(found)} violations, {found[:10]}, {told(histories, kept)}"
     in_spark = [message_of(value or b"") for value in stored(place, TOPIC)]
     assert [in_spark] == kept[TOPIC]
@@ -384,21 +423,54 @@ def disturb(run: Run) -> str:
     return told(histories, kept)
 
 
+def start_programs(run: Run, url: str, histories: Mapping[str, History], at_end: ExitStack) -> Iterator[ClientProgram]:
+    for program in run.programs.values():
+        log, note = run.folder / "programs.log", partial(note_line, histories[MIXED])
+        yield at_end.enter_context(ClientProgram(program, url, MIXED, log, note))
+
+
+def start_producing(
+    client: pulsar.Client,
+    programs: Sequence[ClientProgram],
+    histories: Mapping[str, History],
+    subscriptions: Mapping[str, Mapping[str, Order]],
+    enough: Event,
+) -> list[threading.Thread]:
+    """Start threads that send until there is enough, and end when all messages have their outcome."""
+    work = [partial(produce, client, name, histories[topic], enough) for name, topic in PRODUCERS.items()]
+    if programs:
+        work.append(partial(grant, programs, histories[MIXED], subscriptions[MIXED], enough))
+    threads = [threading.Thread(target=each, daemon=True) for each in work]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
 @contextmanager
-def telling(broker: RestartingBroker | BrokerCluster, log: Path) -> Iterator[None]:
-    """Add to an error, which another process may show, the ends of the brokers' output and of the clients' log."""
+def telling(broker: RestartingBroker | BrokerCluster, folder: Path) -> Iterator[None]:
+    """Add to an error, which another process may show, the ends of the brokers' output and of the clients' logs."""
     try:
         yield
     except Exception as error:
-        error.add_note("\n".join(text[-TOLD_AT_MOST:] for text in (broker.said, log.read_text())))
+        logs = [log.read_text() for log in folder.glob("*.log")]
+        error.add_note(
+            "\n".join(
+                text[-TOLD_AT_MOST:] for text in (broker.said, *(log.read_text() for log in logs if log.exists()))
+            )
+        )
         raise
 
 
-def judged(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]]], deduplicated: bool) -> list[str]:
+def judged(
+    histories: Mapping[str, History],
+    subscriptions: Mapping[str, Mapping[str, Order]],
+    kept: Mapping[str, list[list[Message]]],
+    deduplicated: bool,
+) -> list[str]:
     return [
         each
         for topic, history in histories.items()
-        for each in violations(history.events(), SUBSCRIPTIONS[topic], kept[topic], deduplicated)
+        for each in violations(history.events(), subscriptions[topic], kept[topic], deduplicated)
     ]
 
 

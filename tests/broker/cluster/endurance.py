@@ -1,8 +1,8 @@
 """Disturb brokers many times in each way, and keep the results: `make endurance` continues where it was ended.
 
-Each line of the file of results is a run on a root of its own, with some disturbances. Runs of the present commit count
-or, with `--since`, runs of all commits from that commit on. Violations are kept, too, with all that was said; the
-command ends with 1 if there is one.
+The clients are official ones of Python, Go and Java, as far as these are installed. Each line of the file of results is
+a run on a root of its own, with some disturbances. Runs of the present commit count or, with `--since`, runs of all
+commits from that commit on. Violations are kept, too, with all that was said; the command ends with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_network, on_store, with_other_clocks
+from tests.kit.client_programs import Command, build_all
 from tests.kit.s3_server import S3Server, build_server
 
 _AT_ONCE: Final = 5
@@ -55,6 +57,15 @@ def main(
 ) -> None:
     """Run what is missing, the kind with the fewest disturbances first, and print a table."""
     build_server()
+    with tempfile.TemporaryDirectory(prefix="endurance-programs-") as folder:
+        broken = _run_missing(times, only, seconds, results, since, build_all(Path(folder)))
+    raise typer.Exit(1 if broken else 0)
+
+
+def _run_missing(
+    times: int, only: str, seconds: float, results: Path, since: str, programs: Mapping[str, Command]
+) -> int:
+    """Run what is missing; returns the number of runs with a broken promise."""
     results.parent.mkdir(parents=True, exist_ok=True)
     commit = _git("rev-parse", "HEAD")
     counted = {_git("rev-parse", since), *_git("rev-list", f"{since}..HEAD").split()}
@@ -69,15 +80,17 @@ def main(
             break
         count = min(_AT_ONCE, times - done[place, disturbance])
         line = {"commit": commit, "place": place, "disturbance": disturbance, "times": count}
-        line |= _run(place, disturbance, count, deduplicated=done[place, disturbance] // _AT_ONCE % 2 == 0)
+        deduplicated = done[place, disturbance] // _AT_ONCE % 2 == 0
+        line |= _run(place, disturbance, count, deduplicated=deduplicated, programs=programs)
         with results.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{place}/{disturbance}: {line['outcome'][:300]}")
-    broken = _show(list(_of_commits(results, counted)))
-    raise typer.Exit(1 if broken else 0)
+    return _show(list(_of_commits(results, counted)))
 
 
-def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool) -> dict[str, Any]:
+def _run(
+    place: str, disturbance: Disturbance, times: int, *, deduplicated: bool, programs: Mapping[str, Command]
+) -> dict[str, Any]:
     """Run once; returns how long that took, and what it said."""
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="endurance-") as name, ExitStack() as at_end:
@@ -89,11 +102,18 @@ def _run(place: str, disturbance: Disturbance, times: int, *, deduplicated: bool
             server = at_end.enter_context(S3Server(folder / "s3"))
             run = on_store(server, folder, disturbance, times, deduplicated=deduplicated)
         try:
-            held, outcome = True, judge(run)
+            held, outcome = True, judge(replace(run, programs=programs))
         except Exception as error:  # kept as a result, whatever it is
             held, outcome = False, str(error)
     took_s = round(time.monotonic() - began_s)
-    return {"deduplicated": deduplicated, "took_s": took_s, "load": round(load, 1), "held": held, "outcome": outcome}
+    return {
+        "deduplicated": deduplicated,
+        "clients": ["python", *programs],
+        "took_s": took_s,
+        "load": round(load, 1),
+        "held": held,
+        "outcome": outcome,
+    }
 
 
 def _git(*arguments: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +18,18 @@ from tests.broker.cluster.disturbed_load import (
     on_store,
     with_other_clocks,
 )
+from tests.kit.client_programs import Command, build_all
 from tests.kit.network_cluster import require_namespaces
 from tests.kit.restarting_broker import RestartingBroker
 from tests.kit.s3_server import S3Server
 
 pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Command]:
+    """Return the programs with Go and Java clients, as far as these languages are installed."""
+    return build_all(tmp_path_factory.mktemp("programs"))
 
 
 def test_a_broker_that_is_killed(tmp_path: Path) -> None:
@@ -29,13 +38,16 @@ def test_a_broker_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("disturbance", ["kill", "kill_all", "pause", "restart", "move"])
-def test_one_or_all_of_three_brokers(tmp_path: Path, disturbance: Disturbance) -> None:
-    print(judge(on_disk(tmp_path, disturbance, times=2)))
+def test_one_or_all_of_three_brokers(tmp_path: Path, disturbance: Disturbance, programs: Mapping[str, Command]) -> None:
+    print(judge(replace(on_disk(tmp_path, disturbance, times=2), programs=programs)))
 
 
 @pytest.mark.parametrize("disturbance", ["kill", "cut", "outage"])
-def test_three_brokers_of_a_root_on_a_store(tmp_path: Path, s3_server: S3Server, disturbance: Disturbance) -> None:
-    print(judge(on_store(s3_server, tmp_path, disturbance, times=1 if disturbance == "outage" else 2)))
+def test_three_brokers_of_a_root_on_a_store(
+    tmp_path: Path, s3_server: S3Server, disturbance: Disturbance, programs: Mapping[str, Command]
+) -> None:
+    run = on_store(s3_server, tmp_path, disturbance, times=1 if disturbance == "outage" else 2)
+    print(judge(replace(run, programs=programs)))
 
 
 @pytest.mark.parametrize("disturbance", ["unplug", "part"])
