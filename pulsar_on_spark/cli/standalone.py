@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from pulsar_on_spark.broker.runtime.settings import BrokerSettings
 
 log = logging.getLogger(__name__)
+
+MODULES_OF_CHILDREN: Final = (
+    "pulsar_on_spark.topic.managed_ledger.sealing.process",
+    "pulsar_on_spark.broker.reading.process",
+)
+"""The modules that a broker's child processes run."""
 
 Port = Annotated[int | None, typer.Option(help="The port for clients [6650]; 0 chooses a free one.")]
 WebPort = Annotated[int | None, typer.Option(help="The port for HTTP [8080]; 0 chooses a free one.")]
@@ -87,6 +93,9 @@ def _settings(
 
 def _run(place: RootPlace, settings: BrokerSettings, quorum: Quorum | None) -> None:
     logs.configure(settings.log_level, settings.log_format)
+    from pulsar_on_spark.topic.catalog.giving_way import start_fork_server
+
+    start_fork_server(MODULES_OF_CHILDREN)  # before the imports of the broker, which take as long
     try:
         from pulsar_on_spark.cli.serving import serve
     except ModuleNotFoundError as error:

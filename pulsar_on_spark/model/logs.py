@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from pulsar_on_spark.model.text import printable
 
@@ -21,6 +21,13 @@ FIELDS: Final = ("topic", "subscription", "ledger", "path", "file", "incarnation
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FORMAT_VARIABLE: Final = "PULSARPY_LOG_FORMAT"
 _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
+
+
+class Settings(NamedTuple):
+    """What `configure` takes."""
+
+    level: LogLevel
+    format: LogFormat
 
 
 class TextLines(logging.Formatter):
@@ -61,6 +68,15 @@ def _json(letter: str) -> str:
     return json.dumps(letter)[1:-1]
 
 
+def in_force() -> Settings:
+    """Return what this process and its child processes log; text at level INFO if nothing was set.
+
+    A process of a fork server needs them as arguments, because the server's environment may be older.
+    """
+    is_json = os.environ.get(_FORMAT_VARIABLE) == "json"
+    return Settings(cast(LogLevel, os.environ.get(_LEVEL_VARIABLE, "INFO")), "json" if is_json else "text")
+
+
 def configure(level: LogLevel, format_: LogFormat) -> None:
     """Set up the log on standard error for this process, its libraries and its child processes."""
     os.environ[_LEVEL_VARIABLE], os.environ[_FORMAT_VARIABLE] = level, format_
@@ -69,7 +85,8 @@ def configure(level: LogLevel, format_: LogFormat) -> None:
 
 def configure_child() -> None:
     """Set up the log as in the parent process; as text at level INFO if the parent has set nothing."""
+    settings = in_force()
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if os.environ.get(_FORMAT_VARIABLE) == "json" else TextLines(_TEXT))
-    logging.basicConfig(level=os.environ.get(_LEVEL_VARIABLE, "INFO"), handlers=[handler], force=True)
+    handler.setFormatter(JsonLines() if settings.format == "json" else TextLines(_TEXT))
+    logging.basicConfig(level=settings.level, handlers=[handler], force=True)
     logging.captureWarnings(True)

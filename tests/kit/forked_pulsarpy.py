@@ -28,8 +28,8 @@ from tests.kit.waiting import LIMIT_S
 
 _IMPORTED_BEFORE = ("pandas", "pulsar_on_spark.cli.app", "pulsar_on_spark.cli.serving", "pulsar_on_spark.proxy.proxy")
 """pyarrow imports pandas at the first array of a command that is not a broker."""
-_CHILDREN = {"broker": 3, "standalone": 3}
-"""Of commands: the broker's two, and the resource tracker of `multiprocessing`."""
+_CHILDREN = {"broker": 2, "standalone": 2}
+"""Of commands: the fork server of the broker's children, and the resource tracker of `multiprocessing`."""
 _REPOSITORY = Path(__file__).parents[2]
 _REQUEST_BYTES = 1 << 17
 """Environments are a few KiB."""

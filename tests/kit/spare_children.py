@@ -88,6 +88,7 @@ def _wait_and_become(parent: socket.socket) -> int:
 
 def _end(code: int) -> NoReturn:
     """End as what `multiprocessing` itself forks: freeing what the parent had imported takes longer than most tests."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:  # as the resource tracker's output is
+            stream.flush()
     os._exit(code)

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import time
 from collections.abc import Callable
 from ctypes import Array, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from multiprocessing.heap import BufferWrapper
 
 from pulsar_on_spark.broker.reading import worker
 from pulsar_on_spark.broker.reading.jobs import Failed, Job, Large, Outcome
 from pulsar_on_spark.broker.reading.slabs import slab_bytes
+from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.errors import StorageError
 from pulsar_on_spark.storage.objects import meter
 from pulsar_on_spark.storage.root_place import RootPlace
-from pulsar_on_spark.topic.catalog.giving_way import start_giving_way
+from pulsar_on_spark.topic.catalog.giving_way import CONTEXT, start_giving_way
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
@@ -63,14 +63,13 @@ class ReadingProcess:
         self._max_message_size_bytes = max_message_size_bytes
         # Reads run one after the other, so slabs are large even if messages are small: fewer reads are needed.
         self.slab_entries_bytes = max(max_message_size_bytes, MAX_MESSAGE_BYTES) + _MARGIN_BYTES
-        self._context = multiprocessing.get_context("spawn")
         # Unlike a shared array, this memory is not filled with zeros, so unused slabs take none.
         self._memory = BufferWrapper(slabs * slab_bytes(self.slab_entries_bytes))
         self.slabs = views_of(self._memory, slabs)
-        self._requests = self._context.RawArray(c_int64, meter.CELLS)
+        self._requests = CONTEXT.RawArray(c_int64, meter.CELLS)
         self._given: dict[int, _Given] = {}
         self._number = 0
-        self._process: SpawnProcess | None = None
+        self._process: ForkServerProcess | None = None
         self._pipe: Connection | None = None
         self._started_s = 0.0
         self._restart: asyncio.TimerHandle | None = None
@@ -86,11 +85,12 @@ class ReadingProcess:
         return meter.counts_in(self._requests)
 
     def start(self) -> None:
-        """Start the process. Jobs wait until it is ready, which takes a second or two."""
+        """Start the process. Jobs wait until it is ready."""
         self._started_s = time.monotonic()
-        self._pipe, theirs = self._context.Pipe()
-        arguments = (self._root, self._max_message_size_bytes, self._memory, len(self.slabs), self._requests, theirs)
-        self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
+        self._pipe, theirs = CONTEXT.Pipe()
+        slabs = (self._memory, len(self.slabs))
+        arguments = (logs.in_force(), self._root, self._max_message_size_bytes, *slabs, self._requests, theirs)
+        self._process = CONTEXT.Process(target=_run, args=arguments, name="pulsarpy-reader", daemon=True)
         start_giving_way(self._process)
         theirs.close()
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._receive_outcomes)
@@ -172,7 +172,7 @@ class ReadingProcess:
             else:
                 self._send(given.job)
 
-    def _detach(self) -> SpawnProcess | None:
+    def _detach(self) -> ForkServerProcess | None:
         if self._pipe is not None:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._pipe.close()
@@ -193,6 +193,7 @@ def views_of(memory: BufferWrapper, slabs: int) -> list[memoryview]:
 
 
 def _run(
+    log_settings: logs.Settings,
     root: RootPlace,
     max_message_size_bytes: int,
     memory: BufferWrapper,
@@ -201,10 +202,10 @@ def _run(
     jobs: Connection,
 ) -> None:
     meter.REQUESTS.move_to(requests)
-    worker.run(root, max_message_size_bytes, views_of(memory, slabs), jobs)
+    worker.run(log_settings, root, max_message_size_bytes, views_of(memory, slabs), jobs)
 
 
-def _end(process: SpawnProcess) -> None:
+def _end(process: ForkServerProcess) -> None:
     process.join(_STOP_TIMEOUT_S)
     if process.is_alive():
         process.kill()

@@ -32,7 +32,7 @@ from pulsar_on_spark.model import logs
 from pulsar_on_spark.model.arrow_start import start_arrow_without_pandas
 from pulsar_on_spark.model.errors import PulsarpyError, StorageError
 from pulsar_on_spark.storage.root_place import RootPlace
-from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent
+from pulsar_on_spark.topic.catalog.giving_way import give_way
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.entries.rows import StoredEntry
 
@@ -46,18 +46,25 @@ IDLE_S = 30.0
 """Time without reads after which files are closed, in seconds."""
 
 
-def run(root: RootPlace, max_message_size_bytes: int, slabs: list[memoryview], jobs: Connection) -> None:
+def run(
+    log_settings: logs.Settings,
+    root: RootPlace,
+    max_message_size_bytes: int,
+    slabs: list[memoryview],
+    jobs: Connection,
+) -> None:
     """Run the jobs of the pipe until the broker closes its end of the pipe.
 
     Args:
+        log_settings: The settings of the broker's log.
         root: The root's directory or URL.
         max_message_size_bytes: The broker's `maxMessageSize`.
         slabs: The slabs of shared memory, by number.
         jobs: The pipe, which receives jobs and sends outcomes.
     """
-    leave_signals_to_parent()
+    give_way()
     gc.freeze()
-    logs.configure_child()
+    logs.configure(*log_settings)
     start_arrow_without_pandas()
     _Worker(RootHandle.open(root), max_message_size_bytes, slabs, jobs).run()
 

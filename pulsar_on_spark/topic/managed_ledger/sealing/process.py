@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import Array, c_double, c_int64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import parent_process
 
 from pulsar_on_spark.ledger.journal.log import FrameNumber
 from pulsar_on_spark.model import logs
@@ -29,7 +28,7 @@ from pulsar_on_spark.model.errors import JournalFencedError, PulsarpyError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.storage.objects import meter
 from pulsar_on_spark.storage.root_place import RootPlace
-from pulsar_on_spark.topic.catalog.giving_way import leave_signals_to_parent, start_giving_way
+from pulsar_on_spark.topic.catalog.giving_way import CONTEXT, give_way, start_giving_way
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
@@ -135,15 +134,13 @@ class SealingProcess:
         self._root = root
         self._incarnation = incarnation
         self._policy = policy
-        context = multiprocessing.get_context("spawn")
         self._gauges = _Gauges(
-            lag_bytes=context.RawValue(c_int64, 0),
-            deleted_before=context.RawValue(c_int64, 0),
-            alive_at_s=context.RawValue(c_double, time.monotonic()),
-            requests=context.RawArray(c_int64, meter.CELLS),
+            lag_bytes=CONTEXT.RawValue(c_int64, 0),
+            deleted_before=CONTEXT.RawValue(c_int64, 0),
+            alive_at_s=CONTEXT.RawValue(c_double, time.monotonic()),
+            requests=CONTEXT.RawArray(c_int64, meter.CELLS),
         )
-        self._context = context
-        self._process: SpawnProcess | None = None
+        self._process: ForkServerProcess | None = None
         self._stop: Connection | None = None
 
     def start(self) -> None:
@@ -151,9 +148,9 @@ class SealingProcess:
         if self.is_alive():
             return
         self._close()
-        receiver, self._stop = self._context.Pipe(duplex=False)
-        arguments = (os.getpid(), self._root, self._incarnation, self._policy, self._gauges, receiver)
-        self._process = self._context.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
+        receiver, self._stop = CONTEXT.Pipe(duplex=False)
+        arguments = (logs.in_force(), self._root, self._incarnation, self._policy, self._gauges, receiver)
+        self._process = CONTEXT.Process(target=_run, args=arguments, name="pulsarpy-sealer", daemon=True)
         start_giving_way(self._process)
         receiver.close()
 
@@ -237,7 +234,7 @@ class _StoppedError(Exception):
 
 
 def _run(
-    parent: int,
+    log_settings: logs.Settings,
     root: RootPlace,
     incarnation: IncarnationId,
     policy: SealingPolicy,
@@ -245,13 +242,13 @@ def _run(
     stop: Connection,
 ) -> None:
     """Run the child process until the parent ends or requests its end, or the incarnation has ended."""
-    leave_signals_to_parent()
+    give_way()
     gc.freeze()
-    logs.configure_child()
+    logs.configure(*log_settings)
     start_arrow_without_pandas()
     meter.REQUESTS.move_to(gauges.requests)
     try:
-        _Worker(parent, RootHandle.open(root), incarnation, policy, gauges, stop).run()
+        _Worker(RootHandle.open(root), incarnation, policy, gauges, stop).run()
     except _StoppedError:
         pass
     except JournalFencedError as error:
@@ -263,14 +260,12 @@ class _Worker:
 
     def __init__(
         self,
-        parent: int,
         root: RootHandle,
         incarnation: IncarnationId,
         policy: SealingPolicy,
         gauges: _Gauges,
         stop: Connection,
     ) -> None:
-        self._parent = parent
         self._policy = policy
         self._gauges = gauges
         self._stop = stop
@@ -385,5 +380,6 @@ class _Worker:
 
     def _check(self) -> None:
         self._note_life()
-        if os.getppid() != self._parent:
+        parent = parent_process()
+        if parent is not None and not parent.is_alive():
             raise _StoppedError

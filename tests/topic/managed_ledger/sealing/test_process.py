@@ -15,6 +15,7 @@ from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.process import CpuBudget, SealingPolicy, SealingProcess
+from tests.kit.fork_server import stop_fork_server
 from tests.kit.journal_logs import LogOnDisk, journal_files
 from tests.kit.pulsar_entries import batch_bomb
 from tests.kit.waiting import wait_until
@@ -115,6 +116,7 @@ def test_a_reason_not_to_seal_is_logged_once(log: LogOnDisk, capfd: pytest.Captu
     first = [directory.parent for directory in storage.glob(f"*/journal/{log.incarnation}/w00000000/frames.open")]
     for directory in first:
         directory.rename(directory.with_name("away"))
+    stop_fork_server()  # an earlier one would write what its children say to the standard error of its time
     process = SealingProcess(log.root.path, log.incarnation, EAGER)
     process.start()
     said = ""
