@@ -192,7 +192,7 @@ class Ownership:
                     recent, owner = self._views.recent, None
                     if recent.get(NamespaceRecord, namespace) is not None:  # else the view may be too old
                         owner = await self._settled_owner(recent, namespace, locate)
-                    if owner is None:
+                    if owner is None or not (owner.incarnation == self.incarnation or self._views.is_fresh):
                         view = await self._views.view()
                         owner = await self._settled_owner(view, namespace, locate)
                     if owner is not None:
@@ -215,6 +215,9 @@ class Ownership:
             MetadataError: the metadata cannot be read or written.
         """
         owner = await self.find_owner(name)
+        if owner.incarnation != self.incarnation:
+            await self._views.view()  # the client may know of a change that the recent view lacks
+            owner = await self.find_owner(name)
         if owner.incarnation != self.incarnation:
             raise ServerRefusalError(
                 ServerError.ServiceNotReady,
