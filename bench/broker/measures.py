@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 import pulsar
 
+from bench.broker.appending import append_alone
 from bench.broker.load import Load, Outcome, Shape
 from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
@@ -118,8 +119,16 @@ def send(target: Target, bench: Bench) -> Figures:
     for name, topic in topics.items():
         taken_ms = _send_one_by_one(target, topic)
         figures[f"{name} p50 ms"] = statistics.median(taken_ms)
-        figures[f"{name} p99 ms"] = statistics.quantiles(taken_ms, n=100)[98]
+        figures[f"{name} p99 ms"] = _p99(taken_ms)
     return figures
+
+
+def append(target: Target, bench: Bench) -> Figures:
+    """Append and sync as much as a single send does, without a broker: the bound of `send` and `one-at-a-time`."""
+    if not target.journals:
+        return {}
+    taken_ms = append_alone(target.journals, target.acks, bench.seconds)
+    return {"append alone p50 ms": statistics.median(taken_ms), "append alone p99 ms": _p99(taken_ms)}
 
 
 def one_at_a_time(target: Target, bench: Bench) -> Figures:
@@ -245,6 +254,7 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
     "burst": burst,
     "burst-zstd": burst_zstd,
     "handshakes": handshakes,
+    "append": append,
     "send": send,
     "one-at-a-time": one_at_a_time,
     "small": small,
@@ -289,6 +299,10 @@ def _flow(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
     }
 
 
+def _p99(taken_ms: list[float]) -> float:
+    return statistics.quantiles(taken_ms, n=100)[98]
+
+
 def _cpu_by_process(target: Target) -> dict[int, float]:
     return {process.pid: _cpu_s(process) for process in target.processes()}
 
@@ -313,8 +327,8 @@ def _sizes(processes: list[psutil.Process]) -> Iterator[tuple[str, int, int]]:
 
 def _role(process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
-    if "spawn_main" in command:
-        return str(process.name())
+    if "multiprocessing" in command:
+        return "a child process"
     return "the broker" if "standalone" in command.lower() else "others"
 
 

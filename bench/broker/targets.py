@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -66,6 +66,14 @@ class Target(Protocol):
     def seal(self) -> None:
         """Seal all published messages, and empty the broker's caches."""
 
+    @property
+    def journals(self) -> Sequence[Path]:
+        """Folders on the disks of the journal's copies; empty if they are not known."""
+
+    @property
+    def acks(self) -> int:
+        """Number of copies that are synced before a receipt; 0 if it is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -77,6 +85,8 @@ class Peer:
         url: The service URL.
         name: The name in the table.
         start_s: None, because the peer is running already.
+        journals: Empty, because they are not known.
+        acks: 0, because it is not known.
         trust_certs: None, because clients connect without TLS.
         token: None, because clients connect without authentication.
     """
@@ -87,6 +97,8 @@ class Peer:
     start_s: float | None = None
     trust_certs: str | None = None
     token: str | None = None
+    journals: Sequence[Path] = ()
+    acks: int = 0
 
     def processes(self) -> list[psutil.Process]:
         """Return the process that listens on the broker's port, and the processes that it has started."""
@@ -132,6 +144,8 @@ class Ours:
             self.token = roles.token(_ROLE)
             self._settings = roles.settings
         self._root = Root.create(work / "root", quorum=quorum)
+        self.journals: Sequence[Path] = [work] * quorum.write
+        self.acks: int = quorum.ack
         began_s = time.perf_counter()
         self._broker = RunningBroker(self._root.path, self._settings)
         self.start_s: float | None = time.perf_counter() - began_s
