@@ -1,7 +1,8 @@
 """The time for which a topic is not served when its broker is killed, hangs or is stopped, at an official client.
 
-One root has three brokers. A producer sends a message to a topic every 20 ms, and a consumer receives it. The topic's
-broker is disturbed and started again; the results are the longest times between two receipts and two deliveries.
+There are three brokers of one root, or of a Pulsar. A producer sends a message to a topic every 20 ms, and a consumer
+receives it. The topic's broker is disturbed and started again; the results are the longest times between two receipts
+and two deliveries.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.broker.pulsar_cluster import PulsarBroker, PulsarCluster
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.kit.broker_cluster import BrokerCluster
@@ -37,7 +39,9 @@ _SEND_EVERY_S: Final = 0.02
 _BEFORE_S: Final = 2.0
 _AFTER_S: Final = 3.0
 _LIMIT_S: Final = 60.0
-Disturb = Callable[[RunningBroker], None]
+Broker = RunningBroker | PulsarBroker
+Cluster = BrokerCluster | PulsarCluster
+Disturb = Callable[[Broker], None]
 
 
 @dataclass
@@ -52,17 +56,17 @@ class Times:
         return all(times and times[-1] > since_s + _AFTER_S for times in (self.sent, self.received))
 
 
-def kill(broker: RunningBroker) -> None:
+def kill(broker: Broker) -> None:
     """Kill a broker by SIGKILL: its released lock proves its death."""
     broker.kill()
 
 
-def hang(broker: RunningBroker) -> None:
+def hang(broker: Broker) -> None:
     """Suspend a broker by SIGSTOP: its lease expires."""
     os.kill(broker.pid, signal.SIGSTOP)
 
 
-def stop(broker: RunningBroker) -> None:
+def stop(broker: Broker) -> None:
     """Stop a broker by SIGTERM: it gives its bundles to the others."""
     os.kill(broker.pid, signal.SIGTERM)
 
@@ -71,8 +75,15 @@ DISTURBANCES: Final[dict[str, Disturb]] = {"killed": kill, "hangs": hang, "stopp
 
 
 @contextmanager
-def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
-    """Yield three running brokers of a new root, which is in `folder`, or on an S3 server with its data in `folder`."""
+def brokers_of(place: str, folder: Path) -> Iterator[Cluster]:
+    """Yield three running brokers of a new root, which is in `folder`, or on an S3 server with its data in `folder`.
+
+    For the place `pulsar`, Pulsar's brokers are yielded, whose JARs and data are in `folder`.
+    """
+    if place == "pulsar":
+        with PulsarCluster(folder) as brokers:
+            yield brokers
+        return
     if place == "disk":
         with BrokerCluster(folder / "root") as cluster:
             yield cluster
@@ -89,7 +100,7 @@ def brokers_of(place: str, folder: Path) -> Iterator[BrokerCluster]:
             yield cluster
 
 
-def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
+def measure(cluster: Cluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
     """Disturb the topic's broker `rounds` times; yields the longest pauses of receipts and of deliveries in seconds."""
     times, ended = Times(), threading.Event()
     without_log = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # it would go through the progress bar
@@ -112,7 +123,7 @@ def measure(cluster: BrokerCluster, disturb: Disturb, rounds: int, name: str) ->
         yield pauses
         if disturb is hang:
             os.kill(owner.pid, signal.SIGCONT)
-        cluster.replace(owner)
+        cluster.replace(owner.url)
     ended.set()
     sending.join()
     consumer.close()
@@ -140,17 +151,29 @@ def _longest_pause(times: Sequence[float], since_s: float) -> float:
     return max((late - early for early, late in pairwise(after)), default=_LIMIT_S)
 
 
+@contextmanager
+def _folder(place: str, work: Path | None) -> Iterator[Path]:
+    """Yield a new folder, or `work` itself for Pulsar, whose JARs stay there."""
+    if place == "pulsar" and work is not None:
+        yield work
+        return
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        yield Path(folder)
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Times that each disturbance is measured.")] = 5,
-    place: Annotated[str, typer.Option(help="Where the root is: `disk`, or `store` for an S3 server.")] = "disk",
+    place: Annotated[str, typer.Option(help="`disk`, `store` for a root on an S3 server, or `pulsar`.")] = "disk",
     only: Annotated[str, typer.Option(help=f"One disturbance only: {', '.join(DISTURBANCES)}.")] = "",
-    work: Annotated[Path | None, typer.Option(help="A folder for the roots; by default one that is removed.")] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="A folder for roots, or for Pulsar; else one is made and removed.")
+    ] = None,
 ) -> None:
     """Measure all disturbances, and print a table."""
     table = Table("the topic's broker", "pause of receipts: median, longest (s)", "pause of deliveries (s)")
     for name, disturb in DISTURBANCES.items():
         if only in ("", name):
-            with tempfile.TemporaryDirectory(dir=work) as folder, brokers_of(place, Path(folder)) as cluster:
+            with _folder(place, work) as folder, brokers_of(place, folder) as cluster:
                 pauses = list(measure(cluster, disturb, rounds, name))
             columns = [f"{statistics.median(each):.2f}, {max(each):.2f}" for each in zip(*pauses, strict=True)]
             table.add_row(name, *columns)

@@ -141,10 +141,10 @@ class BrokerCluster:
             answer = admin.put(path, params={"destinationBroker": destination})
             assert answer.is_success, answer.text
 
-    def replace(self, broker: RunningBroker) -> None:
-        """Wait for the end of a broker that the caller has ended, and start it again."""
-        broker.wait()
-        number = self._brokers.index(broker)
+    def replace(self, url: str) -> None:
+        """Wait for the end of the broker of a URL, which the caller has ended, and start it again."""
+        number = [broker.url for broker in self._brokers].index(url)
+        self._brokers[number].wait()
         self._brokers[number] = self._start(number)
 
     def stop(self) -> int:
