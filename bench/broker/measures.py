@@ -19,7 +19,7 @@ import pulsar
 
 from bench.broker.appending import append_alone
 from bench.broker.load import Load, Outcome, Shape
-from bench.broker.targets import Target
+from bench.broker.targets import Target, cpu_s
 from bench.payload import VALUE_SIZE_BYTES, value_batches
 
 SENDS: Final = 2_000
@@ -84,7 +84,7 @@ def handshakes(target: Target, bench: Bench) -> Figures:
     found = urlsplit(target.url)
     assert found.hostname is not None, "a service URL has a host"
     broker = target.processes()[0]
-    before_s, began_s = _cpu_s(broker), time.perf_counter()
+    before_s, began_s = cpu_s(broker), time.perf_counter()
     for _ in range(HANDSHAKES):
         with (
             socket.create_connection((found.hostname, found.port)) as plain,
@@ -92,7 +92,7 @@ def handshakes(target: Target, bench: Bench) -> Figures:
         ):
             pass
     rate = HANDSHAKES / (time.perf_counter() - began_s)
-    return {"handshakes/s": rate, "handshakes per CPU second of the broker": HANDSHAKES / (_cpu_s(broker) - before_s)}
+    return {"handshakes/s": rate, "handshakes per CPU second of the broker": HANDSHAKES / (cpu_s(broker) - before_s)}
 
 
 def sustained(target: Target, bench: Bench) -> Figures:
@@ -275,12 +275,12 @@ OF_ANY_BROKER: Final = ("burst", "burst-zstd", "one-at-a-time", "small", "latenc
 def _burst(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:
     """Return the rate, and the CPU seconds of the process that serves clients and of all, from start to end."""
     serving = target.processes()[0]
-    serving_s, all_s = _cpu_s(serving), _cpu_by_process(target)
+    serving_s, all_s = cpu_s(serving), _cpu_by_process(target)
     outcome = bench.load.run(target, _topic("burst"), shape)
     us_per_message = 1e6 / outcome.all_acked
     return {
         f"{what} msg/s": outcome.acked / outcome.seconds,
-        f"{what} CPU of the serving process, us/msg": (_cpu_s(serving) - serving_s) * us_per_message,
+        f"{what} CPU of the serving process, us/msg": (cpu_s(serving) - serving_s) * us_per_message,
         f"{what} CPU of all processes, us/msg": _spent_s(target, all_s) * us_per_message,
     }
 
@@ -304,17 +304,12 @@ def _p99(taken_ms: list[float]) -> float:
 
 
 def _cpu_by_process(target: Target) -> dict[int, float]:
-    return {process.pid: _cpu_s(process) for process in target.processes()}
+    return {process.pid: cpu_s(process) for process in target.processes()}
 
 
 def _spent_s(target: Target, before_s: dict[int, float]) -> float:
     """Return the CPU seconds that the target's current processes have used since `before_s`, seconds by process id."""
     return sum(spent_s - before_s.get(pid, 0.0) for pid, spent_s in _cpu_by_process(target).items())
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _sizes(processes: list[psutil.Process]) -> Iterator[tuple[str, int, int]]:

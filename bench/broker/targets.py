@@ -105,7 +105,7 @@ class Peer:
         port = urlsplit(self.url).port
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
-                return _with_children(psutil.Process(found.pid))
+                return with_children(psutil.Process(found.pid))
         raise InvalidArgumentError(
             f"No process listens on port {port} of this machine: start the peer at {self.url} here."
         )
@@ -168,7 +168,7 @@ class Ours:
     def processes(self) -> list[psutil.Process]:
         """Return the processes of the broker and, if it has one, of its proxy."""
         running = [self._broker, *filter(None, [self._proxy])]
-        return [process for each in running for process in _with_children(psutil.Process(each.pid))]
+        return [process for each in running for process in with_children(psutil.Process(each.pid))]
 
     def unsealed_bytes(self) -> int:
         """Return the number of bytes of the journal that are not sealed yet."""
@@ -230,5 +230,12 @@ class _Roles:
         ).raise_for_status()
 
 
-def _with_children(process: psutil.Process) -> list[psutil.Process]:
+def with_children(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process, and the processes that it has started."""
     return [process, *process.children(recursive=True)]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the CPU seconds that a process has used."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
