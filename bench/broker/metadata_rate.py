@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ from tests.kit.running_broker import RunningBroker
 from tests.kit.s3_server import S3Server, build_server, write_profile
 
 _NAMESPACE: Final = "public/busy"
+_CONNECTED_AT_ONCE: Final = 32
+"""Topics of a client that are made at the same time: on a store each of them waits for several commits."""
 _ENTRY: Final = re.compile(r"(main|cursors)/_delta_log/\d{20}\.json$")
 _PURPOSES: Final = (
     ("cursor rows", r"^cursors$"),
@@ -118,9 +121,13 @@ def _load(url: str, name: str, topics: int, every_s: float, ready: Any, ended: A
     """Send a message to each topic at each interval, and acknowledge the received messages."""
     client = pulsar.Client(url, operation_timeout_seconds=120, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     names = [f"persistent://{_NAMESPACE}/{name}-{number}" for number in range(topics)]
-    for topic in names:
+
+    def connect(topic: str) -> pulsar.Producer:
         client.subscribe(topic, "s", message_listener=lambda consumer, message: consumer.acknowledge(message))
-    producers = [client.create_producer(topic, batching_enabled=False, send_timeout_millis=0) for topic in names]
+        return client.create_producer(topic, batching_enabled=False, send_timeout_millis=0)
+
+    with ThreadPoolExecutor(_CONNECTED_AT_ONCE) as threads:
+        producers = list(threads.map(connect, names))
     latencies: list[float] = []
     lock = threading.Lock()
 
