@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pulsar_on_spark.model.ids import IncarnationId
@@ -65,6 +66,24 @@ def test_a_fenced_sealer_ends(log: LogOnDisk) -> None:
         log.append({"a": [entry(0)]})
         log.take_over()
         wait_until(lambda: not process.is_alive(), "the sealer ends")
+    finally:
+        process.stop()
+
+
+def test_a_sealer_ends_when_it_is_replaced_because_its_fork_server_was_killed(log: LogOnDisk) -> None:
+    """Without the server, its parent takes a sealer for dead that is not."""
+    stop_fork_server()
+    process = SealingProcess(log.root.path, log.incarnation, EAGER)
+    process.start()
+    first = psutil.Process(process.pid)
+    first.parent().kill()
+    wait_until(lambda: not process.is_alive(), "the parent notices")
+    process.start()
+    try:
+        wait_until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE, "the first one ends")
+        log.append({"a": [entry(0)]})
+        log.roll()
+        wait_until(lambda: sealed_entries(log.root, log.ledger("a")) == [entry(0)], "the second one seals")
     finally:
         process.stop()
 
