@@ -47,14 +47,14 @@ _DeadLocks = Mapping[OtherLock, Sequence[IncarnationId]]
 """The locks of dead brokers, and the incarnations of each."""
 
 
-def may_be_blind(unlooked_s: float, own_lease_age_s: float) -> bool:
+def may_be_blind(own_lease_pause_s: float) -> bool:
     """Return True if this broker may have been paused or cut off from the root, and so cannot judge others' leases.
 
     Args:
-        unlooked_s: The time since this broker last checked the leases, in seconds.
-        own_lease_age_s: The time since this broker renewed its own lease, in seconds.
+        own_lease_pause_s: The longest time in which this broker did not renew its own lease since it last checked the
+            leases of others, in seconds.
     """
-    return max(unlooked_s, own_lease_age_s) > LEASE_S / 2
+    return own_lease_pause_s > LEASE_S / 2
 
 
 class Takeover:
@@ -140,9 +140,9 @@ class Takeover:
     ) -> list[IncarnationId]:
         """Return the ids of dead brokers' incarnations whose journals this broker recovers now; runs in a thread.
 
-        A broker that made no check for a while, or cannot renew its own lease, may have been paused or cut off, and so
-        may the other brokers. It then discards all observations of their leases. This is decided after the leases are
-        read, because a pause may come at any time.
+        A broker that could not renew its own lease for a while was paused or cut off, and so may the other brokers have
+        been. It then discards all observations of their leases. This is decided after the leases are read, because a
+        pause may come at any time.
         """
         began_s = self._clock()
         proved = set(chain.from_iterable(locks.values())) - set(own)
@@ -151,7 +151,7 @@ class Takeover:
         due = {incarnation for incarnation, since_s in self._proved.items() if began_s - since_s >= patience_s}
         others = {IncarnationId(record.incarnation) for record in view.all(IncarnationRecord)} - set(own)
         dead = self._dead_brokers.dead_logs(view, sorted(others - (self._proved.keys() - due)), due)
-        if may_be_blind(self._clock() - self._looked_s, first.lease_age_s):
+        if may_be_blind(first.lease_pause_s(self._looked_s)):
             self._dead_brokers.forget_leases()
             dead = [incarnation for incarnation in dead if incarnation in due]
         self._looked_s = began_s

@@ -16,8 +16,9 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from pulsar_on_spark.model.errors import ConsumerBusyError, FormatVersionError, StorageError
@@ -33,6 +34,9 @@ LIVE_PERIODS: Final = 3
 """Number of durations, by the wall clock, after which an unrenewed lease does not count for `MAX_CONSUMERS`."""
 _START_ATTEMPTS: Final = 5
 """Attempts to acquire a lease while other processes of the same consumer do so, too."""
+
+_KEPT_RENEWALS: Final = 3
+"""Number of a lease's last renewals whose times are kept beside the newest: they take a whole duration."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +92,23 @@ class Lease:
         return lease if math.isfinite(lease.duration_s) and lease.duration_s > 0 else None
 
 
+def with_renewal(renewals_s: tuple[float, ...], now_s: float) -> tuple[float, ...]:
+    """Return the times of the last renewals, in seconds, and that of a new one."""
+    return (*renewals_s[-_KEPT_RENEWALS:], now_s)
+
+
+def longest_pause_s(renewals_s: Sequence[float], since_s: float, now_s: float) -> float:
+    """Return the longest time, in seconds, without a known renewal that has ended after `since_s`, or not yet.
+
+    Args:
+        renewals_s: The times of the last renewals, ascending.
+        since_s: A time; if it is before the first of these renewals, there was none in between as far as is known.
+        now_s: The current time.
+    """
+    moments_s = (min(since_s, renewals_s[0]), *renewals_s, now_s)
+    return max(late_s - early_s for early_s, late_s in pairwise(moments_s) if late_s >= since_s)
+
+
 class LeaseKeeper:
     """Keeper of one consumer's lease: its daemon thread renews the lease every third of the duration until `stop`.
 
@@ -103,7 +124,7 @@ class LeaseKeeper:
         failures: Number of renewals that failed.
         last_error: The cause of the last failure; None if no renewal has failed.
         superseded: True if another process of the same consumer owns the lease now; this keeper no longer renews it.
-        renewed_s: Time of the last renewal, on the monotonic clock.
+        renewals_s: Times of the last few renewals, on the monotonic clock.
     """
 
     def __init__(
@@ -116,7 +137,7 @@ class LeaseKeeper:
         self.failures = 0
         self.last_error: str | None = None
         self.superseded = False
-        self.renewed_s = time.monotonic()
+        self.renewals_s: tuple[float, ...] = (time.monotonic(),)
         self._store = store
         self._name = f"of {consumer} in {store.place}"
         self._lease = Lease(consumer, uuid.uuid4().hex, (), 0, duration_s)
@@ -235,7 +256,7 @@ class LeaseKeeper:
         if not self._store.write(lease.consumer, lease.token, lease.encode()):
             return False
         self._lease = lease
-        self.renewed_s = time.monotonic()
+        self.renewals_s = with_renewal(self.renewals_s, time.monotonic())
         return True
 
     def _count_other_live(self, now_s: float) -> int:

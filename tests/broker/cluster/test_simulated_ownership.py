@@ -42,6 +42,12 @@ def test_each_bundle_has_one_owner_and_is_served(runs: int) -> None:
     assert {name: events[name] for name, count in least.items() if events[name] < count} == {}
 
 
+@pytest.mark.parametrize("seed", [49006698148, 49006701151])
+def test_an_observer_whose_own_lease_was_late_between_two_looks_recovers_no_journal(seed: int) -> None:
+    """Writes failed for a bit more than half a lease, and the observer looked before and after that."""
+    Run(seed).go()
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     one, two = Run(7), Run(7)
     one.go()

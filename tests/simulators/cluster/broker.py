@@ -32,7 +32,7 @@ from pulsar_on_spark.security.listeners import Listener, Listeners
 from pulsar_on_spark.storage.leases.contract import lease_name
 from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import Lease
+from pulsar_on_spark.topic.catalog.leases import Lease, longest_pause_s, with_renewal
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import POLL_S, Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
@@ -108,16 +108,16 @@ class SimulatedIncarnation(Incarnation):
         self._asked_to_look = asyncio.Event()
         self._reason = None
         self.renewed_s = self._polled_now_s = self._now_s
+        self._renewals_s: tuple[float, ...] = (self._now_s,)
         self.silent_until_s = float("-inf")
 
     @property
     def _now_s(self) -> float:
         return self._root.world.scheduler.now_s
 
-    @property
-    def lease_age_s(self) -> float:
-        """Seconds since the lease was last renewed."""
-        return self._now_s - self.renewed_s
+    def lease_pause_s(self, since_s: float) -> float:
+        """Return the longest time without a renewal of the lease that has ended after `since_s`, or not yet."""
+        return longest_pause_s(self._renewals_s, since_s, self._now_s)
 
     @property
     def was_silent(self) -> bool:
@@ -170,6 +170,7 @@ class SimulatedIncarnation(Incarnation):
         if self.was_silent:
             self.silent_until_s = self._now_s
         self.renewed_s = self._now_s
+        self._renewals_s = with_renewal(self._renewals_s, self._now_s)
 
 
 class SimulatedTopic:

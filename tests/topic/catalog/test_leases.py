@@ -13,7 +13,7 @@ from pulsar_on_spark.model.lease_state import LeaseState
 from pulsar_on_spark.storage.leases.files import UNFINISHED_S, LeaseFiles
 from pulsar_on_spark.storage.root_place import LEASES, consumers_of
 from pulsar_on_spark.topic.catalog import leases
-from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher
+from pulsar_on_spark.topic.catalog.leases import Lease, LeaseKeeper, LeaseWatcher, longest_pause_s
 
 T, U = TopicId("a" * 32), TopicId("b" * 32)
 
@@ -363,3 +363,15 @@ def test_names_are_bounded_and_differ(tmp_path: Path) -> None:
         assert directory.parent == tmp_path / "leases"
         assert len(directory.name) <= 96
         LeaseKeeper(LeaseFiles(directory), directory.name, duration_s=3_000).start([T])
+
+
+def test_a_renewal_that_came_late_is_noticed_after_it(keeper: LeaseKeeper) -> None:
+    before = keeper.renewals_s
+    assert keeper.renew()
+    assert keeper.renewals_s[:-1] == before
+    assert keeper.renewals_s[-1] >= before[-1]
+    renewals_s = (1.0, 3.0, 6.5, 7.0)
+    assert longest_pause_s(renewals_s, since_s=5.0, now_s=8.0) == 3.5
+    assert longest_pause_s(renewals_s, since_s=6.6, now_s=8.0) == 1.0
+    assert longest_pause_s(renewals_s, since_s=6.6, now_s=11.0) == 4.0
+    assert longest_pause_s(renewals_s, since_s=-4.0, now_s=8.0) == 5.0  # earlier ones are forgotten

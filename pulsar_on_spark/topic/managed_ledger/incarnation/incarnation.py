@@ -31,7 +31,7 @@ from pulsar_on_spark.model.ids import EntryId, IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage.placement import preferred
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
-from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper
+from pulsar_on_spark.topic.catalog.leases import DEFAULT_DURATION_S, LeaseKeeper, longest_pause_s
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation.attached_behind import AttachedBehind
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledger_commits import LedgerCommits
@@ -155,10 +155,13 @@ class Incarnation:
         finally:
             await asyncio.to_thread(self._lease.stop)
 
-    @property
-    def lease_age_s(self) -> float:
-        """Seconds since the lease was last renewed."""
-        return time.monotonic() - self._lease.renewed_s
+    def lease_pause_s(self, since_s: float) -> float:
+        """Return the longest time without a known renewal of the lease that has ended after `since_s`, or not yet.
+
+        Args:
+            since_s: A time on the monotonic clock; the result is longer than it was if this is long ago.
+        """
+        return longest_pause_s(self._lease.renewals_s, since_s, time.monotonic())
 
     # -- ledgers -------------------------------------------------------------------------------------------------------
 
