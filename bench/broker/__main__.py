@@ -38,7 +38,8 @@ def main(
     seconds: Annotated[float, typer.Option(help="Duration of a burst and of a latency, after 10 s of warm-up.")] = 30.0,
     sustained: Annotated[float, typer.Option(help="Seconds of sustained produce.")] = 300.0,
     flow_gb: Annotated[float, typer.Option(help="GB that pass through while memory is measured.")] = 10.0,
-    topics: Annotated[int, typer.Option(help="Number of topics, with 10 msg/s on each.")] = 1_000,
+    topics: Annotated[int, typer.Option(help="Number of topics of the measure `topics`.")] = 1_000,
+    topic_rate: Annotated[float, typer.Option(help="Messages a second on each of them.")] = 10.0,
     as_json: Annotated[Path | None, typer.Option("--json", help="Also write the figures here, as they arrive.")] = None,
 ) -> None:
     """Measure the brokers, and print a table of the figures."""
@@ -62,7 +63,7 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
         work = Path(folder)
-        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9, topics)
+        bench = Bench(Load(work), seconds, sustained, flow_gb * 1e9, topics, topic_rate)
         if peer is not None:
             measure(Peer(peer, peer_admin), bench)
         for each in (quorum or ["1/1/1", "3/3/2"]) if ours else []:

@@ -29,7 +29,6 @@ BACKLOG: Final = 200_000
 LATENCY_RATE: Final = 10_000
 HANDSHAKES: Final = 2_000
 """Number of TLS handshakes to measure; a broker accepts at most 200 a second."""
-TOPIC_RATE: Final = 10
 SMALL_BYTES: Final = 100
 PARTITIONS: Final = (1, 16, 100)
 CLIENTS: Final = (1, 4)
@@ -52,6 +51,7 @@ class Bench:
         sustained_s: Duration of the sustained produce, in seconds.
         flow_bytes: Bytes that pass through while memory is measured.
         topics: Number of topics of the measure "many topics".
+        topic_rate: Messages a second on each of them.
     """
 
     load: Load
@@ -59,6 +59,7 @@ class Bench:
     sustained_s: float
     flow_bytes: float
     topics: int
+    topic_rate: float
 
 
 def start(target: Target, bench: Bench) -> Figures:
@@ -218,9 +219,9 @@ def catch_up(target: Target, bench: Bench) -> Figures:
 
 
 def topics(target: Target, bench: Bench) -> Figures:
-    """Measure many topics with a producer and a consumer each, ten messages a second on each."""
-    shape = Shape(bench.seconds, topics=bench.topics, rate=TOPIC_RATE, consumers=1)
-    return _flow(target, bench, shape, f"{bench.topics:,} topics")
+    """Measure many topics with a producer and a consumer each, and a few messages a second on each."""
+    shape = Shape(bench.seconds, topics=bench.topics, rate=bench.topic_rate, consumers=1)
+    return _flow(target, bench, shape, f"{bench.topics:,} topics, {bench.topic_rate:g} msg/s each")
 
 
 def memory(target: Target, bench: Bench) -> Figures:

@@ -38,7 +38,7 @@ def main(
     """Measure pairs, and print a table of the ratios."""
     with tempfile.TemporaryDirectory(prefix="bench-paired-", dir=work) as folder:
         roots = Path(folder)
-        bench = Bench(Load(roots), seconds, 0, 0, 0)
+        bench = Bench(Load(roots), seconds, 0, 0, 0, 0)
         with (
             our_broker(roots, Quorum.parse(quorum)) as plain,
             our_broker(roots, Quorum.parse(quorum), protection) as protected,

@@ -19,7 +19,7 @@ needs_go = pytest.mark.skipif(find_go() is None, reason="Go is not installed")
 @needs_go
 @pytest.mark.parametrize("protection", Protection)
 def test_every_figure_can_be_measured(tmp_path: Path, protection: Protection) -> None:
-    bench = Bench(Load(tmp_path), seconds=2.0, sustained_s=20.0, flow_bytes=1e6, topics=20)
+    bench = Bench(Load(tmp_path), seconds=2.0, sustained_s=20.0, flow_bytes=1e6, topics=20, topic_rate=10)
     with our_broker(tmp_path, Quorum(3, 3, 2), protection) as broker:
         for name, measure in MEASURES.items():
             figures = measure(broker, bench)
