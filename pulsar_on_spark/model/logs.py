@@ -24,7 +24,7 @@ _LEVEL_VARIABLE: Final = "PULSARPY_LOG_LEVEL"
 
 
 class Settings(NamedTuple):
-    """What `configure` takes."""
+    """The settings of a process's log."""
 
     level: LogLevel
     format: LogFormat
@@ -69,7 +69,7 @@ def _json(letter: str) -> str:
 
 
 def in_force() -> Settings:
-    """Return what this process and its child processes log; text at level INFO if nothing was set.
+    """Return the settings of this process and of its child processes; text at level INFO if nothing was set.
 
     A process of a fork server needs them as arguments, because the server's environment may be older.
     """

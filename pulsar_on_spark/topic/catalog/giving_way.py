@@ -57,11 +57,10 @@ def start_giving_way(process: ForkServerProcess) -> None:
 
 
 def _without_signals(start: Callable[[], None]) -> None:
-    """Start the server, or a child of it, which starts the server if there is none (any longer).
+    """Call `start`, which starts the server or a child of it, with the signals blocked that would end a child.
 
-    In Linux, a process inherits blocked signals from the thread that starts it, and so do its own children. A new
-    thread therefore blocks the signals that would end a child before it calls `give_way`, and starts the server; the
-    caller's thread is not affected.
+    In Linux, a process inherits blocked signals from the thread that starts it, and so do its own children, until they
+    call `give_way`. A new thread blocks them and starts the server; the caller's thread is not affected.
     """
 
     def do() -> None:
