@@ -26,6 +26,7 @@ from pulsar_on_spark.topic.maintenance.retention import trim
 from pulsar_on_spark.topic.managed_ledger.cursor.chain import LedgerChain, LedgerExtent
 from pulsar_on_spark.topic.managed_ledger.cursor.cursor import EntryRange
 from tests.kit import messages
+from tests.kit.fork_server import stop_fork_server
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, single_entry
 from tests.kit.running_incarnation import RunningIncarnation
 
@@ -167,6 +168,7 @@ def test_a_reading_process_that_is_killed_is_replaced(root: Root) -> None:
 
 
 def test_a_signal_to_all_leaves_the_end_of_the_reading_process_to_the_broker(root: Root) -> None:
+    stop_fork_server()  # an earlier one may have been started by other code, which blocks no signals
     messages.write(root, "clicks", [b"x"])
     chain = whole_chain(root)
 

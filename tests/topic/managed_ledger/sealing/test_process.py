@@ -170,6 +170,7 @@ def test_killed_and_started_again(log: LogOnDisk) -> None:
 
 
 def test_a_signal_to_all_leaves_its_end_to_the_parent(log: LogOnDisk) -> None:
+    stop_fork_server()  # an earlier one may have been started by other code, which blocks no signals
     process = SealingProcess(log.root.path, log.incarnation, EAGER)
     process.start()
     try:
