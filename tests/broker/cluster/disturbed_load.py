@@ -452,12 +452,8 @@ def telling(broker: RestartingBroker | BrokerCluster, folder: Path) -> Iterator[
     try:
         yield
     except Exception as error:
-        logs = [log.read_text() for log in folder.glob("*.log")]
-        error.add_note(
-            "\n".join(
-                text[-TOLD_AT_MOST:] for text in (broker.said, *(log.read_text() for log in logs if log.exists()))
-            )
-        )
+        texts = (broker.said, *(log.read_text() for log in folder.glob("*.log")))
+        error.add_note("\n".join(text[-TOLD_AT_MOST:] for text in texts))
         raise
 
 

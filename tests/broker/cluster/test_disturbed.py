@@ -16,6 +16,7 @@ from tests.broker.cluster.disturbed_load import (
     on_disk,
     on_network,
     on_store,
+    telling,
     with_other_clocks,
 )
 from tests.kit.client_programs import Command, build_all
@@ -30,6 +31,19 @@ pytestmark = pytest.mark.long
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Command]:
     """Return the programs with Go and Java clients, as far as these languages are installed."""
     return build_all(tmp_path_factory.mktemp("programs"))
+
+
+def test_an_error_tells_what_the_brokers_and_the_clients_have_said(tmp_path: Path) -> None:
+    (tmp_path / "programs.log").write_text("a client's word")
+    with (
+        pytest.raises(ValueError, match="broken") as raised,
+        RestartingBroker(tmp_path / "root") as broker,
+        telling(broker, tmp_path),
+    ):
+        raise ValueError("broken")
+    (note,) = raised.value.__notes__
+    assert broker.url in note
+    assert "a client's word" in note
 
 
 def test_a_broker_that_is_killed(tmp_path: Path) -> None:
