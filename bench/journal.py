@@ -11,13 +11,11 @@ import argparse
 import asyncio
 import json
 import os
-import queue
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.appending import append_alone
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
 from pulsar_on_spark.ledger.journal.journal import Journal
 from pulsar_on_spark.ledger.journal.recover import recover
@@ -242,36 +241,8 @@ def measured(load: Load, base: Path, seconds: float) -> Figures:
 
 
 def disk_ms(base: Path, copies: int, ack: int, seconds: float) -> tuple[float, float]:
-    """Return the median and the 99th percentile in milliseconds of writes by disk and threads alone, one at a time.
-
-    Each file gets one write of a frame's size and one fdatasync in its own thread, until `ack` of them are done.
-    """
-    frame = os.urandom(MESSAGE_BYTES + FRAME_BYTES)
-    done: queue.SimpleQueue[int] = queue.SimpleQueue()
-    orders: list[queue.SimpleQueue[int | None]] = [queue.SimpleQueue() for _ in range(copies)]
-
-    def serve(mine: queue.SimpleQueue[int | None], path: Path) -> None:
-        with path.open("wb", buffering=0) as file:
-            while (number := mine.get()) is not None:
-                file.write(frame)
-                os.fdatasync(file.fileno())
-                done.put(number)
-
-    with tempfile.TemporaryDirectory(dir=base) as directory, ThreadPoolExecutor(copies) as threads:
-        for number, mine in enumerate(orders):
-            threads.submit(serve, mine, Path(directory) / str(number))
-        times_ms: list[float] = []
-        end_s = time.perf_counter() + seconds
-        while (start_s := time.perf_counter()) < end_s:
-            for mine in orders:
-                mine.put(len(times_ms))
-            missing = ack
-            while missing:
-                missing -= done.get() == len(times_ms)
-            times_ms.append((time.perf_counter() - start_s) * 1e3)
-        for mine in orders:
-            mine.put(None)
-    p50, p99 = np.percentile(times_ms, [50, 99])
+    """Return the median and the 99th percentile in milliseconds of writes by disk and threads alone, one at a time."""
+    p50, p99 = np.percentile(append_alone([base] * copies, ack, MESSAGE_BYTES + FRAME_BYTES, seconds), [50, 99])
     return float(p50), float(p99)
 
 

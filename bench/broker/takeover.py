@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -75,29 +75,38 @@ DISTURBANCES: Final[dict[str, Disturb]] = {"killed": kill, "hangs": hang, "stopp
 
 
 @contextmanager
-def brokers_of(place: str, folder: Path) -> Iterator[Cluster]:
-    """Yield three running brokers of a new root, which is in `folder`, or on an S3 server with its data in `folder`.
+def brokers_of(place: str, work: Path | None) -> Iterator[Cluster]:
+    """Yield three running brokers.
 
-    For the place `pulsar`, Pulsar's brokers are yielded, whose JARs and data are in `folder`.
+    Args:
+        place: "disk" for a new root in a folder, "store" for one on an S3 server, "pulsar" for Pulsar's brokers.
+        work: The folder for new folders; of Pulsar the folder itself, because its JARs stay there.
     """
-    if place == "pulsar":
-        with PulsarCluster(folder) as brokers:
-            yield brokers
-        return
-    if place == "disk":
-        with BrokerCluster(folder / "root") as cluster:
-            yield cluster
-        return
+    with ExitStack() as at_end:
+        if place == "pulsar" and work is not None:
+            yield at_end.enter_context(PulsarCluster(work))
+            return
+        folder = Path(at_end.enter_context(tempfile.TemporaryDirectory(dir=work)))
+        match place:
+            case "pulsar":
+                yield at_end.enter_context(PulsarCluster(folder))
+            case "disk":
+                yield at_end.enter_context(BrokerCluster(folder / "root"))
+            case _:
+                yield at_end.enter_context(BrokerCluster(_root_on_store(folder, at_end)))
+
+
+def _root_on_store(folder: Path, at_end: ExitStack) -> str:
+    """Start an S3 server with its data in a folder, and return the URL of a new root on it."""
     build_server()
     buckets = folder / "buckets"
     buckets.mkdir()
-    with S3Server(buckets) as server:
-        url, profile = f"{server.make_bucket()}/root", folder / "profile.toml"
-        write_profile(profile, url, server.options())
-        os.environ[FILE_VARIABLE] = str(profile)
-        Root.create(url)
-        with BrokerCluster(url) as cluster:
-            yield cluster
+    server = at_end.enter_context(S3Server(buckets))
+    url, profile = f"{server.make_bucket()}/root", folder / "profile.toml"
+    write_profile(profile, url, server.options())
+    os.environ[FILE_VARIABLE] = str(profile)
+    Root.create(url)
+    return url
 
 
 def measure(cluster: Cluster, disturb: Disturb, rounds: int, name: str) -> Iterator[tuple[float, float]]:
@@ -151,16 +160,6 @@ def _longest_pause(times: Sequence[float], since_s: float) -> float:
     return max((late - early for early, late in pairwise(after)), default=_LIMIT_S)
 
 
-@contextmanager
-def _folder(place: str, work: Path | None) -> Iterator[Path]:
-    """Yield a new folder, or `work` itself for Pulsar, whose JARs stay there."""
-    if place == "pulsar" and work is not None:
-        yield work
-        return
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        yield Path(folder)
-
-
 def main(
     rounds: Annotated[int, typer.Option(help="Times that each disturbance is measured.")] = 5,
     place: Annotated[str, typer.Option(help="`disk`, `store` for a root on an S3 server, or `pulsar`.")] = "disk",
@@ -173,7 +172,7 @@ def main(
     table = Table("the topic's broker", "pause of receipts: median, longest (s)", "pause of deliveries (s)")
     for name, disturb in DISTURBANCES.items():
         if only in ("", name):
-            with _folder(place, work) as folder, brokers_of(place, folder) as cluster:
+            with brokers_of(place, work) as cluster:
                 pauses = list(measure(cluster, disturb, rounds, name))
             columns = [f"{statistics.median(each):.2f}, {max(each):.2f}" for each in zip(*pauses, strict=True)]
             table.add_row(name, *columns)

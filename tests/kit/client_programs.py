@@ -25,29 +25,32 @@ def build_all(folder: Path) -> dict[str, Command]:
     """Build the programs in a folder, and return their commands by the clients' language; without those whose compiler
     is missing.
     """
-    commands = {"go": build_go(folder), "java": build_java(folder)}
-    return {language: command for language, command in commands.items() if command is not None}
+    commands: dict[str, Command] = {}
+    if (program := build_go("./history", folder / "history")) is not None:
+        commands["go"] = (str(program),)
+    libraries = ("dependency:copy-dependencies", "-DoutputDirectory=target/lib")
+    if (project := compile_java(folder / "java", *libraries)) is not None:
+        classes = f"{project}/target/classes:{project}/target/lib/*"
+        commands["java"] = (*_JAVA, "-cp", classes, "clients.History")
+    return commands
 
 
-def build_go(folder: Path) -> Command | None:
-    """Build the Go program in a folder and return its command; None without Go."""
+def build_go(package: str, program: Path) -> Path | None:
+    """Build a package of the Go clients' module, and return the program; None without Go."""
     go = find_go()
     if go is None:
         return None
-    program = folder / "history"
-    subprocess.run([go, "build", "-o", program, "./history"], cwd=CLIENTS / "go", check=True, timeout=_BUILD_S)
-    return (str(program),)
+    subprocess.run([go, "build", "-o", program, package], cwd=CLIENTS / "go", check=True, timeout=_BUILD_S)
+    return program
 
 
-def build_java(folder: Path) -> Command | None:
-    """Build the Java program in a folder and return its command; None without Maven."""
+def compile_java(project: Path, *goals: str) -> Path | None:
+    """Compile a copy of the Java clients' project, with further goals of Maven, and return it; None without Maven."""
     if shutil.which("mvn") is None:
         return None
-    project = folder / "java"
     shutil.copytree(CLIENTS / "java", project, ignore=shutil.ignore_patterns("target"))
-    goals = ("compile", "dependency:copy-dependencies", "-DoutputDirectory=target/lib")
-    subprocess.run(["mvn", "-q", *goals], cwd=project, check=True, timeout=_BUILD_S)
-    return (*_JAVA, "-cp", f"{project}/target/classes:{project}/target/lib/*", "clients.History")
+    subprocess.run(["mvn", "-q", "compile", *goals], cwd=project, check=True, timeout=_BUILD_S)
+    return project
 
 
 class ClientProgram:

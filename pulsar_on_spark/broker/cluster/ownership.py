@@ -192,7 +192,7 @@ class Ownership:
                     recent, owner = self._views.recent, None
                     if recent.get(NamespaceRecord, namespace) is not None:  # else the view may be too old
                         owner = await self._settled_owner(recent, namespace, locate)
-                    if owner is None or not (owner.incarnation == self.incarnation or self._views.is_fresh):
+                    if owner is None or (owner.incarnation != self.incarnation and not self._views.is_fresh):
                         view = await self._views.view()
                         owner = await self._settled_owner(view, namespace, locate)
                     if owner is not None:

@@ -16,6 +16,7 @@ import pytest
 
 from pulsar_on_spark.metadata.records import TopicRecord
 from pulsar_on_spark.root import Root
+from tests.kit.client_programs import compile_java
 from tests.kit.running_broker import RunningBroker
 from tests.kit.tls_files import TlsFiles
 
@@ -83,8 +84,8 @@ def test_go(served: Served) -> None:
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="needs Maven")
 def test_java(served: Served, tmp_path: Path) -> None:
-    project = shutil.copytree(HERE / "java", tmp_path / "java", ignore=shutil.ignore_patterns("target"))
-    subprocess.run(["mvn", "-q", "compile"], cwd=project, check=True, timeout=TIMEOUT_S)
+    project = compile_java(tmp_path / "java")
+    assert project is not None
     arguments = f"{served.url} {served.web_url} java"
     main = ["-Dexec.mainClass=clients.Scenarios", f"-Dexec.args={arguments}"]
     run(served, "java", project, ["mvn", "-q", "exec:java", *main])

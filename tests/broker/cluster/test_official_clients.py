@@ -29,13 +29,12 @@ from pulsar_on_spark.topic.catalog.policies.change import set_namespace_policies
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from tests.broker.clients.conftest import new_client
 from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.go import find_go
+from tests.kit.client_programs import CLIENTS, build_go, compile_java
 from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-CLIENTS = Path(__file__).parents[1] / "clients"
 BROKERS = int(os.environ.get("FLOW_BROKERS", "3"))
 FLOW_S = int(os.environ.get("FLOW_SECONDS", "20"))
 MOVE_EVERY_S = float(os.environ.get("FLOW_MOVE_EVERY", "2"))
@@ -108,22 +107,18 @@ def run(folder: Path, command: Sequence[str | Path], expected: int, length_s: in
 
 @pytest.fixture(scope="module")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    go = find_go()
-    if go is None:
+    program = build_go(".", tmp_path_factory.mktemp("go") / "scenarios")
+    if program is None:
         pytest.skip("needs Go")
-    program = tmp_path_factory.mktemp("go") / "scenarios"
-    subprocess.run([go, "build", "-o", program, "."], cwd=CLIENTS / "go", check=True, timeout=LIMIT_S)
     return program
 
 
 @pytest.fixture(scope="module")
 def java_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("mvn") is None:
+    project = compile_java(tmp_path_factory.mktemp("java") / "java")
+    if project is None:
         pytest.skip("needs Maven")
-    folder = tmp_path_factory.mktemp("java") / "java"
-    shutil.copytree(CLIENTS / "java", folder, ignore=shutil.ignore_patterns("target"))
-    subprocess.run(["mvn", "-q", "compile"], cwd=folder, check=True, timeout=LIMIT_S)
-    return folder
+    return project
 
 
 @pytest.fixture(scope="module")

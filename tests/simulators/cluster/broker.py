@@ -107,7 +107,7 @@ class SimulatedIncarnation(Incarnation):
         self._retired = []
         self._asked_to_look = asyncio.Event()
         self._reason = None
-        self.renewed_s = self._polled_now_s = self._now_s
+        self._polled_now_s = self._now_s
         self._renewals_s: tuple[float, ...] = (self._now_s,)
         self.silent_until_s = float("-inf")
 
@@ -123,7 +123,7 @@ class SimulatedIncarnation(Incarnation):
     def was_silent(self) -> bool:
         """True if others could have heard it, and have not for long enough that they may believe it to be dead."""
         world = self._root.world
-        return world.heard_at(self._now_s) - world.heard_at(self.renewed_s) >= LEASE_S / 2
+        return world.heard_at(self._now_s) - world.heard_at(self._renewals_s[-1]) >= LEASE_S / 2
 
     async def begin(self) -> None:
         """Write the lease, commit the record, and begin to look at the metadata."""
@@ -169,7 +169,6 @@ class SimulatedIncarnation(Incarnation):
         self._leases.renew(lease_name(self.id), self._written.encode())
         if self.was_silent:
             self.silent_until_s = self._now_s
-        self.renewed_s = self._now_s
         self._renewals_s = with_renewal(self._renewals_s, self._now_s)
 
 

@@ -1,4 +1,4 @@
-"""The bound of a single send: appending one message's bytes to as many files as there are copies, and syncing them."""
+"""Appends by disk and threads alone, which bound the latency of a journal and of a single send."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from typing import Final
-
-FRAME_BYTES: Final = 1_200
-"""A message of 1 KiB in a frame of the journal."""
 
 
-def append_alone(folders: Sequence[Path], acks: int, seconds: float) -> list[float]:
-    """Append again and again to a file in each folder, a thread for each file; nothing else happens.
+def append_alone(folders: Sequence[Path], acks: int, size_bytes: int, seconds: float) -> list[float]:
+    """Append to a file in each folder again and again: one write and one fdatasync, in a thread for each file.
 
     Args:
-        folders: The folders.
+        folders: The folders; one that stands twice has two files.
         acks: Number of files that must be synced before the next bytes are appended.
+        size_bytes: The number of bytes of each append.
         seconds: The duration.
 
     Returns:
-        The milliseconds from each append to the sync of the `acks` fastest files, without those of the first tenth.
+        The milliseconds from each append to the sync of the `acks` fastest files.
     """
     taken_ms: list[float] = []
     waiting: list[SimpleQueue[bytes | None]] = [SimpleQueue() for _ in folders]
@@ -39,7 +36,7 @@ def append_alone(folders: Sequence[Path], acks: int, seconds: float) -> list[flo
                 synced.put(number)
             os.close(file)
 
-    frame = bytes(FRAME_BYTES)
+    frame = os.urandom(size_bytes)
     with ThreadPoolExecutor(len(folders)) as threads:
         running = [threads.submit(append, *each) for each in zip(folders, waiting, strict=True)]
         end_s = time.perf_counter() + seconds
@@ -54,4 +51,4 @@ def append_alone(folders: Sequence[Path], acks: int, seconds: float) -> list[flo
             frames.put(None)
         for each in running:
             each.result()
-    return taken_ms[len(taken_ms) // 10 :]
+    return taken_ms
