@@ -18,7 +18,7 @@ from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 BROKEN, UNUSUAL = -1, -2
-"""Results of `walk_chain` in place of the number of messages."""
+"""Results of `walk_chains` in place of the number of messages."""
 UNKNOWN, NUMBER, BYTES, REPEATED = 0, 1, 2, 3
 """Kinds of fields in the table of `walk_messages`."""
 _VARINT_BYTES = 10
@@ -62,43 +62,56 @@ def _varint(data: Bytes, at: np.int64, end: np.int64) -> tuple[np.int64, np.int6
     return -_ONE, _NONE
 
 
-@_compiled(numba.int64(_DATA, numba.int64, _INT_ROWS))
-def walk_chain(payload: Bytes, messages: int, bounds: Int64s) -> int:
-    """Find the messages of a batch; return their number, `BROKEN` or `UNUSUAL`.
-
-    Args:
-        payload: The batch's payload, a chain of `[size u32][SingleMessageMetadata][payload]`.
-        messages: The number of messages that the batch must have.
-        bounds: Gets, for each message, the start of its metadata, the start of its payload, and its end.
-    """
-    at, end = _NONE, np.int64(len(payload))
-    for message in range(messages):
+@_compiled(numba.int64(_DATA, numba.int64, numba.int64, numba.int64, _INT_ROWS, numba.int64))
+def _walk_chain(data: Bytes, at: np.int64, end: np.int64, messages: int, bounds: Int64s, row: np.int64) -> int:
+    """Find the messages of the batch in `data[at:end]`; return their number, `BROKEN` or `UNUSUAL` (`walk_chains`)."""
+    for _ in range(messages):
         start = at + _SIZE_BYTES
         if start > end:
             return BROKEN
         size = _NONE
         for index in range(at, start):
-            size = size << 8 | np.int64(payload[index])
+            size = size << 8 | np.int64(data[index])
         stop = start + size
         if stop > end:
             return BROKEN
         # Clients write fields in the order of their numbers: properties, the key, the size.
         field = start
-        while field < stop and (payload[field] == _PROPERTY_TAG or payload[field] == _KEY_TAG):
-            field, length = _varint(payload, field + _ONE, stop)
+        while field < stop and (data[field] == _PROPERTY_TAG or data[field] == _KEY_TAG):
+            field, length = _varint(data, field + _ONE, stop)
             if field < 0 or length < 0 or length > stop - field:
                 return UNUSUAL
             field += length
-        if field >= stop or payload[field] != _SIZE_TAG:
+        if field >= stop or data[field] != _SIZE_TAG:
             return UNUSUAL
-        field, size = _varint(payload, field + _ONE, stop)
+        field, size = _varint(data, field + _ONE, stop)
         if field < 0 or size < 0 or size > _MAX_INT32:
             return UNUSUAL
         if size > end - stop:
             return BROKEN
         at = stop + size
-        bounds[message, 0], bounds[message, 1], bounds[message, 2] = start, stop, at
+        bounds[row, 0], bounds[row, 1], bounds[row, 2] = start, stop, at
+        row += _ONE
     return messages if at == end else BROKEN
+
+
+@_compiled(numba.void(_DATA, _INTS, _INTS, _INTS, _INT_ROWS, _INTS))
+def walk_chains(data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, bounds: Int64s, found: Int64s) -> None:
+    """Find the messages of batches.
+
+    Args:
+        data: The bytes of all batches, each a chain of `[size u32][SingleMessageMetadata][payload]`.
+        starts: The start of each batch in `data`.
+        ends: The end of each batch.
+        messages: The number of messages that each batch must have.
+        bounds: Gets, for each message, the start of its metadata, the start of its payload, and its end, in `data`.
+        found: Gets, for each batch, the number of its messages, `BROKEN` or `UNUSUAL`; without all its messages, the
+            rows of a batch in `bounds` have no meaning.
+    """
+    row = _NONE
+    for batch in range(len(starts)):
+        found[batch] = _walk_chain(data, starts[batch], ends[batch], messages[batch], bounds, row)
+        row += messages[batch]
 
 
 @_compiled(

@@ -17,9 +17,11 @@ assert kernel_loading.LOADING.kernels(kernel_loading.WORTH_MESSAGES) is None
 assert "numba" not in sys.modules
 kernels = kernel_loading.LOADING.kernels(1)
 import numpy as np
-payload = np.frombuffer(b"\\0\\0\\0\\x02\\x18\\x01x" * 2, np.uint8)
-bounds = np.empty((2, 3), np.int64)
-print(kernels.walk_chain(payload, 2, bounds), bounds.tolist())
+data = np.frombuffer(b"\\0\\0\\0\\x02\\x18\\x01x" * 3, np.uint8)
+starts, ends, messages = (np.array(each) for each in ((0, 7), (7, 21), (1, 2)))
+bounds, found = np.empty((3, 3), np.int64), np.empty(2, np.int64)
+kernels.walk_chains(data, starts, ends, messages, bounds, found)
+print(found.tolist(), bounds.tolist())
 """
 
 
@@ -52,4 +54,4 @@ def test_a_process_that_walks_many_messages_loads_them(more: dict[str, str]) -> 
     walked = subprocess.run(
         [sys.executable, "-c", WALK], env=environment | more, capture_output=True, text=True, timeout=300, check=False
     )
-    assert walked.stdout.strip() == "2 [[4, 6, 7], [11, 13, 14]]", walked.stderr
+    assert walked.stdout.strip() == "[1, 2] [[4, 6, 7], [11, 13, 14], [18, 20, 21]]", walked.stderr

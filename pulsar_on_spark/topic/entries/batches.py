@@ -8,7 +8,6 @@ many messages (`kernel_loading`). Everything else about messages is then read in
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +67,7 @@ class MessageRows:
 
 
 def message_rows(
-    data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Sequence[Int64s]
+    data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s, whole: Bools, batch_bounds: Int64s
 ) -> MessageRows:
     """Return the rows of entries whose payloads are in `data`, in order.
 
@@ -78,18 +77,20 @@ def message_rows(
         ends: The end of each entry's payload.
         messages: The number of messages in each entry's batch; 0 if the entry is not a batch.
         whole: Mask of the entries that are not split.
-        batch_bounds: The result of `walk_batch` for each batch.
+        batch_bounds: The bounds of the messages of all batches (`walk_batches`).
     """
     counts = np.maximum(messages, 1)
     entry = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(entry)) - (np.cumsum(counts) - counts)[entry]
     in_batch = messages[entry] > 0
-    bounds = np.empty((len(entry), 3), np.int64)
-    bounds[:] = starts[entry, None]
-    single = ~in_batch & ~whole[entry]
-    bounds[single, 2] = ends[entry[single]]
-    if batch_bounds:
-        bounds[in_batch] += np.concatenate(batch_bounds)
+    if in_batch.all():
+        bounds = batch_bounds
+    else:
+        bounds = np.empty((len(entry), 3), np.int64)
+        bounds[:] = starts[entry, None]
+        single = ~in_batch & ~whole[entry]
+        bounds[single, 2] = ends[entry[single]]
+        bounds[in_batch] = batch_bounds
     return MessageRows(
         counts=counts,
         whole=np.flatnonzero(whole),
@@ -101,21 +102,39 @@ def message_rows(
     )
 
 
-def walk_batch(payload: Bytes, messages: int) -> Int64s | None:
-    """Return the offsets of a batch's messages in its payload; None if the payload has another number of messages.
+def walk_batches(data: Bytes, starts: Int64s, ends: Int64s, messages: Int64s) -> tuple[Int64s, Bools]:
+    """Find the messages of batches.
 
-    There are three offsets for each message: the start of its metadata, the start of its payload, and its end.
+    Args:
+        data: The uncompressed payloads.
+        starts: The start of each batch in `data`.
+        ends: The end of each batch.
+        messages: The number of messages that each batch must have.
+
+    Returns:
+        Three offsets in `data` for each message of the well-formed batches: the start of its metadata, the start of its
+        payload, and its end. And a flag for each batch: False if it is malformed or has another number of messages.
     """
-    if not 0 < messages <= len(payload) // _MIN_MESSAGE_BYTES:
-        return None
-    kernels = LOADING.kernels(messages)
+    well_formed = (messages > 0) & (messages <= (ends - starts) // _MIN_MESSAGE_BYTES)
+    starts, ends, messages = starts[well_formed], ends[well_formed], messages[well_formed]
+    bounds = np.empty((int(messages.sum()), 3), np.int64)
+    fits, unknown = np.zeros(len(messages), np.bool_), np.ones(len(messages), np.bool_)
+    kernels = LOADING.kernels(len(bounds))
     if kernels is not None:
-        bounds = np.empty((messages, 3), np.int64)
-        found = kernels.walk_chain(payload, messages, bounds)
-        if found != kernels.UNUSUAL:
-            return bounds if found == messages else None
-    offsets: list[int] = []
-    return np.array(offsets).reshape(-1, 3) if _walk_batch(payload.tobytes(), messages, offsets) else None
+        found = np.empty(len(messages), np.int64)
+        kernels.walk_chains(data, starts, ends, messages, bounds, found)
+        fits, unknown = found == messages, found == kernels.UNUSUAL
+    first_rows = np.cumsum(messages) - messages
+    for index in np.flatnonzero(unknown).tolist():
+        start, count, row = int(starts[index]), int(messages[index]), int(first_rows[index])
+        offsets: list[int] = []
+        if _walk_batch(data[start : ends[index]].tobytes(), count, offsets):
+            bounds[row : row + count] = start + np.array(offsets).reshape(-1, 3)
+            fits[index] = True
+    if not fits.all():
+        bounds = bounds[np.repeat(fits, messages)]
+        well_formed[well_formed] = fits
+    return bounds, well_formed
 
 
 def _walk_batch(payload: bytes, messages: int, bounds: list[int]) -> bool:

@@ -32,7 +32,7 @@ from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec, compress, decompress
 from pulsar_on_spark.protocol.field_walk import Bools, Bytes, Int64s, pick_ranges
 from pulsar_on_spark.topic.entries import columns as columns
-from pulsar_on_spark.topic.entries.batches import MessageRows, message_rows, walk_batch
+from pulsar_on_spark.topic.entries.batches import MessageRows, message_rows, walk_batches
 from pulsar_on_spark.topic.entries.columns import ENTRY, SINGLE, MessageColumns, WalkedMetadata
 from pulsar_on_spark.topic.entries.cutting import MAX_MESSAGE_BYTES, RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.stored import StoredEntries, split_entries
@@ -210,26 +210,24 @@ class _Group:
     def _take_apart(self, first: int, target_bytes: int) -> MessageRows:
         """Split the entries from `first` on, up to about `target_bytes`."""
         end = self._end_of_batch(first, target_bytes)
-        whole, messages = self._whole[first:end], np.zeros(end - first, np.int64)
+        whole, data = self._whole[first:end], self.data
         starts, ends = self._payload_at[first:end], self.ends[first:end]
         payloads: dict[int, Bytes] = {}
-        batch_bounds: list[Int64s] = []
-        is_packed = self._codecs[first:end] != Codec.NONE
-        for index in np.flatnonzero(~whole & (self._in_batch[first:end] | is_packed)).tolist():
-            opened = self._opened(first + index)
-            if opened is None:
+        for index in np.flatnonzero(~whole & (self._codecs[first:end] != Codec.NONE)).tolist():
+            payload = self._unpacked(first + index)
+            if payload is None:
                 whole[index] = True
-                continue
-            payload, bounds = opened
-            if is_packed[index]:
+            else:
                 payloads[index] = payload
-            if bounds is not None:
-                batch_bounds.append(bounds)
-                messages[index] = len(bounds)
-        data = self.data
         if payloads:
             data, starts, ends = self._joined(whole, starts, ends, payloads)
-        return message_rows(data, starts, ends, messages, whole, batch_bounds)
+        is_batch = ~whole & self._in_batch[first:end]
+        messages = np.where(is_batch, self._messages[first:end], 0)
+        bounds, fits = walk_batches(data, starts[is_batch], ends[is_batch], messages[is_batch])
+        if not fits.all():
+            whole[is_batch] = ~fits
+            messages[whole] = 0
+        return message_rows(data, starts, ends, messages, whole, bounds)
 
     def _end_of_batch(self, first: int, target_bytes: int) -> int:
         """Return the end of the entries from `first` on with about `target_bytes` by the sizes in their metadata."""
@@ -252,32 +250,19 @@ class _Group:
         bounds = np.cumsum(np.fromiter(chain((0,), map(len, pieces)), np.int64, len(pieces) + 1))
         return np.frombuffer(b"".join(pieces), np.uint8), bounds[:-1], bounds[1:]
 
-    def _opened(self, index: int) -> tuple[Bytes, Int64s | None] | None:
-        """Return the payload of a batch or compressed entry, and a batch's bounds (None without a batch).
+    def _unpacked(self, index: int) -> Bytes | None:
+        """Return the uncompressed payload of a compressed entry, or None if the entry must stay whole.
 
-        The result is None if the entry must stay whole.
-        """
-        payload = self._payload(index)
-        if payload is None:
-            return None
-        if not self._in_batch[index]:
-            return None if len(payload) and self._tombstones[index] else (payload, None)
-        bounds = walk_batch(payload, int(self._messages[index]))
-        return None if bounds is None else (payload, bounds)
-
-    def _payload(self, index: int) -> Bytes | None:
-        """Return the uncompressed payload of an entry.
-
-        The result is None if it has another size than claimed or cannot be compressed again.
+        It must if its payload has another size than claimed, cannot be compressed again, or is that of a tombstone.
         """
         codec, packed = int(self._codecs[index]), self.data[self._payload_at[index] : self.ends[index]]
-        if codec == Codec.NONE:
-            return packed
         payload = decompress(codec, packed.data, int(self._sizes[index]))
         if payload is not None and self._limit is not None and len(payload) > self._limit:
             # The codec's best level might compress it enough, but takes half a minute for 64 MiB.
             payload = payload if len(compress(Codec(codec), payload)) <= self._limit else None
-        return None if payload is None else np.frombuffer(payload, np.uint8)
+        if payload is None or (len(payload) and self._tombstones[index]):
+            return None
+        return np.frombuffer(payload, np.uint8)
 
 
 def _bad_entries(rows: MessageRows, walked: WalkedMetadata, named: MessageColumns) -> Int64s:

@@ -35,30 +35,42 @@ class JournalEntries:
     taken_max_ms: Int64s
     _ledger_ids: Int64s
     _entry_ids: Int64s
-    _payloads: pa.BinaryArray
-    _rows: Int64s
-    """Index of each entry's payload in `_payloads`."""
-    _size_bytes: Int64s
+    _frames: Int64s
+    """Index of each entry's frame."""
+    _starts: Int64s
+    """Start of each entry in the payloads of its frame."""
+    _ends: Int64s
+    _payloads: Sequence[memoryview]
+    """The payloads of each frame. They are joined group by group: all at once would need as much memory again."""
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
         """Yield the entries of some ledgers, in groups of about `RECORD_BATCH_BYTES` and at most `GROUP_ENTRIES`."""
-        row_numbers = np.arange(len(self._rows))
+        rows = np.arange(len(self._starts))
         if not set(self.ledgers.tolist()).issubset(wanted):
-            row_numbers = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
-        ends = np.cumsum(self._size_bytes[row_numbers])
+            rows = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
+        ends = np.cumsum(self._ends[rows] - self._starts[rows])
         first = before = 0
-        while first < len(row_numbers):
-            end = min(
-                int(np.searchsorted(ends, before + RECORD_BATCH_BYTES)) + 1, first + GROUP_ENTRIES, len(row_numbers)
+        while first < len(rows):
+            end = min(int(np.searchsorted(ends, before + RECORD_BATCH_BYTES)) + 1, first + GROUP_ENTRIES, len(rows))
+            chosen = rows[first:end]
+            offsets = np.append(0, ends[first:end] - before).astype(np.int32)
+            joined = b"".join(self._pieces(chosen))
+            payloads = pa.BinaryArray.from_buffers(
+                pa.binary(), end - first, [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
             )
-            chosen = row_numbers[first:end]
-            rows = self._rows[chosen]
-            if rows[-1] - rows[0] + 1 == len(rows) and bool((np.diff(rows) == 1).all()):
-                payloads = self._payloads.slice(rows[0], len(rows))
-            else:
-                payloads = self._payloads.take(pa.array(rows))
             yield StoredEntries(self._ledger_ids[chosen], self._entry_ids[chosen], payloads)
             first, before = end, int(ends[end - 1])
+
+    def _pieces(self, rows: Int64s) -> Iterator[memoryview]:
+        """Yield the payloads of entries, those that are adjacent in a frame as one piece."""
+        frames, starts, ends = self._frames[rows], self._starts[rows], self._ends[rows]
+        goes_on = (frames[1:] == frames[:-1]) & (starts[1:] == ends[:-1])
+        begins = np.flatnonzero(np.append(True, ~goes_on))
+        last = np.append(begins[1:], len(rows)) - 1
+        for frame, start, end in zip(
+            frames[begins].tolist(), starts[begins].tolist(), ends[last].tolist(), strict=True
+        ):
+            yield self._payloads[frame][start:end]
 
 
 def ledgers_in(frame: Frame) -> list[LedgerId]:
@@ -96,8 +108,10 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
             f"{frame.name} has entry {ledger_ids[at]}:{entry_ids[at]} where "
             f"{ledger_ids[at]}:{entry_ids[at - 1] + 1} must follow, which no broker writes: report this as a defect."
         )
-    payloads = pa.concat_arrays([batch.column("payload") for batch in batches])
-    offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, 4 * payloads.offset)
+    payloads = [batch.column("payload").buffers() for batch in batches]
+    offsets = [
+        np.frombuffer(buffer, np.int32, len(batch) + 1) for batch, (_, buffer, _) in zip(batches, payloads, strict=True)
+    ]
     return JournalEntries(
         ledgers=ledger_ids[begins],
         counts=np.diff(begins, append=len(rows)),
@@ -105,7 +119,8 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
         taken_max_ms=np.maximum.reduceat(taken_ms, begins),
         _ledger_ids=ledger_ids,
         _entry_ids=entry_ids,
-        _payloads=payloads,
-        _rows=rows,
-        _size_bytes=np.diff(offsets)[rows].astype(np.int64),
+        _frames=np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])[rows],
+        _starts=np.concatenate([each[:-1] for each in offsets]).astype(np.int64)[rows],
+        _ends=np.concatenate([each[1:] for each in offsets]).astype(np.int64)[rows],
+        _payloads=[memoryview(data) for _, _, data in payloads],
     )
