@@ -66,8 +66,16 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """A client says that it acknowledged the chunks of a message that it did not have whole after a minute."""
+
+    subscription: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that the subscription still gives to a new consumer in the end, whole."""
+    """A message that the subscription still gives to a new consumer in the end, but for chunks of an `Expired` one."""
 
     subscription: str
     message: Message
@@ -78,7 +86,7 @@ class Restarted:
     """A broker that was killed has a successor; what was delivered before has been noted before."""
 
 
-Event = Sent | Received | Acknowledged | Discarded | Waiting | Restarted
+Event = Sent | Received | Acknowledged | Discarded | Expired | Waiting | Restarted
 
 
 class History:
@@ -96,7 +104,7 @@ class History:
             self._events.append(event)
             if isinstance(event, Sent) and event.stored:
                 self._stored.add(event.message)
-            elif isinstance(event, Received | Discarded):
+            elif isinstance(event, Received | Discarded | Expired):
                 self._settled[event.subscription].add(event.message)
 
     def events(self) -> Sequence[Event]:
@@ -115,7 +123,7 @@ class History:
             return len(self._stored) - min(len(self._settled[name]) for name in subscriptions)
 
     def is_settled(self, subscription: str) -> bool:
-        """True if the subscription's consumers received, or dropped, every message with a receipt."""
+        """True if the subscription's consumers received, dropped or gave up every message with a receipt."""
         with self._lock:
             return self._stored <= self._settled[subscription]
 
@@ -209,10 +217,10 @@ def _out_of_order(where: str, messages: Iterable[Message], line: Callable[[Messa
 
 def _put_off(events: Sequence[Event], name: str) -> set[Message]:
     """A client's own fault, and no loss: the subscription has them still."""
-    return _of(events, Discarded, name) & _of(events, Waiting, name)
+    return (_of(events, Discarded, name) | _of(events, Expired, name)) & _of(events, Waiting, name)
 
 
-def _of(events: Sequence[Event], kind: type[Received | Discarded | Waiting], name: str) -> set[Message]:
+def _of(events: Sequence[Event], kind: type[Received | Discarded | Expired | Waiting], name: str) -> set[Message]:
     return {event.message for event in events if isinstance(event, kind) and event.subscription == name}
 
 

@@ -13,6 +13,7 @@ from tests.kit.history import (
     Acknowledged,
     Discarded,
     Event,
+    Expired,
     Message,
     Order,
     Received,
@@ -69,6 +70,7 @@ def test_orders() -> None:
     [
         (received(A1), (A1, A2), "a/2 has a receipt and did not reach subscription s"),
         ([*received(A1), Discarded("s", A2)], (A1, A2), "a/2 has a receipt and did not reach subscription s"),
+        ([*received(A1), Expired("s", A2)], (A1, A2), "a/2 has a receipt and did not reach subscription s"),
         ([*received(A1), Waiting("s", A2)], (A1, A2), "a/2 has a receipt and did not reach subscription s"),
         (
             [*received(A1), Discarded("other", A2), Waiting("s", A2)],

@@ -12,10 +12,15 @@ from tests.kit.pulsar_entries import read_metadata, read_payload
 
 
 class Chunks:
-    """Assembles messages: a first chunk starts its message over, and a chunk that is not the next one is skipped."""
+    """Assembles messages: a first chunk starts its message over, and a chunk that is not the next one is skipped.
+
+    Attributes:
+        ends: The ids of messages whose last chunk came, though others were missing.
+    """
 
     def __init__(self) -> None:
         self._begun: dict[str, list[bytes]] = {}
+        self.ends: set[str] = set()
 
     def add(self, entry: bytes) -> bytes | None:
         """The value of the message that the entry completes, if it does."""
@@ -26,6 +31,8 @@ class Chunks:
             self._begun[metadata.uuid] = []
         begun = self._begun.get(metadata.uuid, [])
         if len(begun) != metadata.chunk_id:
+            if metadata.chunk_id + 1 == metadata.num_chunks_from_msg:
+                self.ends.add(metadata.uuid)
             return None
         begun.append(payload)
         if len(begun) < metadata.num_chunks_from_msg:
@@ -33,8 +40,8 @@ class Chunks:
         return b"".join(self._begun.pop(metadata.uuid))
 
 
-async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -> list[bytes]:
-    """Return the messages that a new consumer gets before `last`, without acknowledging them."""
+async def large_messages(url: str, topic: str, subscription: str, last: bytes) -> tuple[list[bytes], set[str]]:
+    """Return what a new consumer gets before `last`, without acknowledging it: whole messages, and `Chunks.ends`."""
     reader, writer = await consuming(url, topic, subscription, CommandSubscribe.Exclusive)
     chunks, found = Chunks(), list[bytes]()
     while True:
@@ -43,7 +50,7 @@ async def whole_messages(url: str, topic: str, subscription: str, last: bytes) -
             case BaseCommand.MESSAGE:
                 if (value := chunks.add(entry)) == last:
                     writer.close()
-                    return found
+                    return found, chunks.ends
                 if value is not None:
                     found.append(value)
             case BaseCommand.ERROR | BaseCommand.CLOSE_CONSUMER:

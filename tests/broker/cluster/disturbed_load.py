@@ -37,7 +37,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.objects.profiles import FILE_VARIABLE
 from tests.broker.clients.conftest import new_client
 from tests.broker.clients.raw import answer_and_entry, command, consuming
-from tests.broker.clients.raw_chunks import whole_messages
+from tests.broker.clients.raw_chunks import large_messages
 from tests.broker.clients.test_durable import stored
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.client_programs import ClientProgram, Command
@@ -47,6 +47,7 @@ from tests.kit.history import (
     ORDERED,
     Acknowledged,
     Discarded,
+    Expired,
     History,
     Message,
     Order,
@@ -117,12 +118,16 @@ MAX_BEHIND = 2_000
 consumers that begin again with a growing backlog each time."""
 END_S = 120
 """For anything, but the end of the last backlog: that may take as long as there is progress."""
-TOLD_AT_MOST = 6_000
+TOLD_AT_MOST = 20_000
 """Characters of output that an error shows."""
 THE_END = b"the end"
 """The last message of the topic with large messages; the history does not check it."""
-DISCARDED = re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) ")
-"""The log line of `pulsar-client` that drops a message whose first chunk is redelivered (`raw_chunks`)."""
+DROPPED: Mapping[type[Discarded | Expired], re.Pattern[str]] = {
+    Discarded: re.compile(r"Received a chunk whose chunk id is invalid \(uuid: chunked-(\d+) "),
+    Expired: re.compile(r"Removing expired chunk messages: uuid: chunked-(\d+),"),
+}
+"""Log lines of `pulsar-client`: it drops a message whose first chunk is redelivered (`raw_chunks`), and acknowledges
+what it has of a message whose chunks have not all come after a minute."""
 
 
 def value_of(message: Message) -> bytes:
@@ -271,11 +276,15 @@ def grant(programs: Sequence[ClientProgram], history: History, subscriptions: It
         program.end_sending()
 
 
-def note_discarded(log: Path, history: History, noted: set[int]) -> None:
-    """Note what the client that reads the large messages says to have thrown away."""
-    for number in {int(found) for found in DISCARDED.findall(log.read_text())} - noted:
-        history.note(Discarded(WHOLE, Message("chunked", number)))
-        noted.add(number)
+def note_dropped(log: Path, history: History, noted: set[Discarded | Expired]) -> None:
+    """Note what the client that reads the large messages says to have dropped."""
+    text = log.read_text()
+    said = {
+        kind(WHOLE, Message("chunked", int(number))) for kind, line in DROPPED.items() for number in line.findall(text)
+    }
+    for event in said - noted:
+        history.note(event)
+    noted |= said
 
 
 Disturbance = Literal["kill", "kill_all", "pause", "restart", "move", "upgrade", "cut", "outage", "unplug", "part"]
@@ -365,7 +374,7 @@ def disturb(run: Run) -> str:
         log = run.folder / "client.log"
         at_end.enter_context(telling(broker, run.folder))
         # Not a Python logger: the client would call it at any time, also when the interpreter ends.
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
         reading_large = pulsar.Client(broker.url, operation_timeout_seconds=END_S, logger=logger)
         clients = [reading_large, *(new_client(broker.url, timeout_s=END_S) for _ in range(2))]
         for client in clients:
@@ -392,10 +401,10 @@ def disturb(run: Run) -> str:
         for thread in producing:
             thread.join(END_S)
         reading = [(histories[topic], name) for topic, names in subscriptions.items() for name in names]
-        discarded: set[int] = set()
+        dropped: set[Discarded | Expired] = set()
 
         def is_settled() -> bool:
-            note_discarded(log, histories[LARGE], discarded)
+            note_dropped(log, histories[LARGE], dropped)
             return all(history.is_settled(name) for history, name in reading)
 
         settle(is_settled, lambda: [history.behind(subscriptions[topic]) for topic, history in histories.items()])
@@ -405,21 +414,25 @@ def disturb(run: Run) -> str:
             client.close()
         for program in programs:
             program.close()
-        note_discarded(log, histories[LARGE], discarded)
+        note_dropped(log, histories[LARGE], dropped)
         kept = {topic: kept_in(clients[2], topic) for topic in subscriptions if topic != LARGE}
         clients[2].create_producer(LARGE).send(THE_END)
         clients[2].close()
-        for message in large_messages(broker.url_of(LARGE), WHOLE):
+        values, ends = asyncio.run(large_messages(broker.url_of(LARGE), LARGE, WHOLE, THE_END))
+        rests = {Message("chunked", int(uuid.removeprefix("chunked-"))) for uuid in ends}
+        expired = rests & {event.message for event in dropped if isinstance(event, Expired)}
+        for message in expired.union(map(message_of, values)):
             histories[LARGE].note(Waiting(WHOLE, message))
-        kept[LARGE] = [large_messages(broker.url_of(LARGE), "all of them")]
+        values, _ = asyncio.run(large_messages(broker.url_of(LARGE), LARGE, "all of them", THE_END))
+        kept[LARGE] = [[message_of(value) for value in values]]
         assert broker.stop() == 0
-    found = judged(histories, subscriptions, kept, run.deduplicated)
-    assert not found, f"{len(found)} violations, {found[:10]}, {told(histories, kept)}"
-    in_spark = [message_of(value or b"") for value in stored(place, TOPIC)]
-    assert [in_spark] == kept[TOPIC]
-    for name in CONFIRMED:
-        confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
-        assert sum(each.subscription == name for each in confirmed) > run.times
+        found = judged(histories, subscriptions, kept, run.deduplicated)
+        assert not found, f"{len(found)} violations, {found[:10]}, {told(histories, kept)}"
+        in_spark = [message_of(value or b"") for value in stored(place, TOPIC)]
+        assert [in_spark] == kept[TOPIC]
+        for name in CONFIRMED:
+            confirmed = [each for each in histories[TOPIC].events() if isinstance(each, Acknowledged)]
+            assert sum(each.subscription == name for each in confirmed) > run.times
     return told(histories, kept)
 
 
@@ -479,7 +492,8 @@ def told(histories: Mapping[str, History], kept: Mapping[str, list[list[Message]
     return (
         f"{len(stored_counts)} messages stored, {stored_counts.total() - len(stored_counts)} of them again; "
         f"received {counts[Received]} times; {counts[Acknowledged]} confirmed acknowledgements; "
-        f"{counts[Discarded]} discarded by the client, {counts[Waiting]} left to a new consumer"
+        f"{counts[Discarded]} discarded and {counts[Expired]} given up by the client, "
+        f"{counts[Waiting]} left to a new consumer"
     )
 
 
@@ -495,11 +509,6 @@ def everything(client: pulsar.Client, partition: str) -> list[Message]:
         found.append(message_of(reader.read_next(END_S * 1000).data()))
     reader.close()
     return found
-
-
-def large_messages(url: str, subscription: str) -> list[Message]:
-    """Return the messages that a new consumer of the subscription receives."""
-    return [message_of(value) for value in asyncio.run(whole_messages(url, LARGE, subscription, THE_END))]
 
 
 def wait_for_progress(history: History, messages: int, topic: str) -> None:

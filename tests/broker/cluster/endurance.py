@@ -104,7 +104,7 @@ def _run(
         try:
             held, outcome = True, judge(replace(run, programs=programs))
         except Exception as error:  # kept as a result, whatever it is
-            held, outcome = False, str(error)
+            held, outcome = False, "\n".join((str(error), *getattr(error, "__notes__", ())))
     took_s = round(time.monotonic() - began_s)
     return {
         "deduplicated": deduplicated,
