@@ -85,7 +85,7 @@ seeds: install ## the tests of all simulators, under fresh seeds; a seed that fa
 	  tests/ledger/journal/test_simulation.py tests/ledger/journal/test_mutants.py tests/history_table/test_sequences.py
 
 .PHONY: endurance
-endurance: install ## disturb three brokers under load, 50 times in each way; continues where it ended; TIMES=n ONLY=store/cut SINCE=commit
+endurance: install ## disturb three brokers under load, 50 times in each way; continues docs/endurance.jsonl; TIMES=n ONLY=store/cut SINCE=commit
 	@$(BIN)/python -m tests.broker.cluster.endurance $(if $(TIMES),--times $(TIMES)) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(SINCE),--since $(SINCE))
 
@@ -146,5 +146,5 @@ format: install ## let ruff format the code and fix what it can
 .PHONY: clean
 clean: ## remove .venv, caches and what demo and bench wrote
 	rm -rf .venv .venv-docs .venv-lowest site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache build dist \
-	  demo-root bench-work conformance-work endurance-work spark-warehouse metastore_db derby.log artifacts
+	  demo-root bench-work conformance-work spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -52,7 +52,7 @@ def main(
     times: Annotated[int, typer.Option(help="Number of disturbances of each kind.")] = 50,
     only: Annotated[str, typer.Option(help="One kind only, such as `store/cut`.")] = "",
     seconds: Annotated[float, typer.Option(help="Begin no run after this time.")] = float("inf"),
-    results: Annotated[Path, typer.Option(help="The file of results.")] = Path("endurance-work/results.jsonl"),
+    results: Annotated[Path, typer.Option(help="The file of results.")] = Path("docs/endurance.jsonl"),
     since: Annotated[str, typer.Option(help="The first commit whose runs count.")] = "HEAD",
 ) -> None:
     """Run what is missing, the kind with the fewest disturbances first, and print a table."""
