@@ -1,9 +1,8 @@
 """Read-ahead: entries from the reading process stay in their slab of shared memory until another read needs the slab.
 
 A read that continues where a slab ends fetches twice as many bytes as the read before, up to a whole slab. When a
-consumer begins a slab, the next one is fetched, if there is a slab that was read to its end; otherwise when it is past
-half. So a single entry in the middle of a backlog is cheap to read, a consumer that reads a whole backlog finds the
-next entries in memory, and no consumer takes a slab that another one has not read yet, before it needs it.
+consumer is past half of a slab, the next slab is fetched. So a single entry in the middle of a backlog is cheap to
+read, and a consumer that reads a whole backlog finds the next entries in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Fetched:
         ahead_bytes: Number of bytes that the read was to fetch.
         pins: Number of callers that are reading the slab.
         is_continued: True if the next slab was fetched already.
-        is_read: True if a consumer went on to the next slab.
     """
 
     slab: Slab
@@ -57,7 +55,6 @@ class Fetched:
     ahead_bytes: int
     pins: int = 0
     is_continued: bool = False
-    is_read: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -139,23 +136,15 @@ class ReadAhead:
 
     def taken(self, source: EntrySource, ledger: LedgerId, entry: EntryId) -> None:
         """Record that a consumer got entries up to this one, and fetch the next ones if more reads are likely."""
-        slabs = self._of_source.get(source.id, ())
-        for fetched in slabs:
-            share = fetched.slab.share_up_to(ledger, entry)
-            if share is None:
-                continue
-            is_past_half = share >= 0.5
-            if is_past_half:
+        for fetched in self._of_source.get(source.id, ()):
+            if fetched.slab.is_past_half(ledger, entry):
                 self._recent.move_to_end(fetched)
-            is_likely = fetched.more and fetched.ahead_bytes > FIRST_BYTES and not fetched.is_continued
-            if is_likely and not self._waiting:
-                for before in slabs:
-                    before.is_read |= before.is_continued and before.slab.next == fetched.slab.first
-                if self._free or ((oldest := self._evictable()) is not None and (is_past_half or oldest.is_read)):
+                is_likely = fetched.more and fetched.ahead_bytes > FIRST_BYTES and not fetched.is_continued
+                if is_likely and not self._waiting and (self._free or self._evictable() is not None):
                     fetched.is_continued = True
                     ledger_id, first = fetched.slab.next
                     self._fetch(source, [EntryRange(LedgerId(ledger_id), first, first + 1)])
-            return
+                return
 
     def _fetch(self, source: EntrySource, ranges: Sequence[EntryRange]) -> _Fetch:
         position = (ranges[0].ledger, ranges[0].first)

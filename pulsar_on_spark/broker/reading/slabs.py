@@ -84,7 +84,7 @@ class Slab:
         ack_sets: `StoredEntry.ack_set` of compacted entries, by ledger and entry; None for none.
     """
 
-    __slots__ = ("_data", "_ends", "_runs", "_starts", "ack_sets", "first", "next")
+    __slots__ = ("_data", "_ends", "_runs", "_starts", "ack_sets", "next")
 
     def __init__(
         self,
@@ -105,8 +105,6 @@ class Slab:
             at += run.end - run.first
         self._runs.sort()
         self._starts = [run[:2] for run, _ in self._runs]
-        self.first = runs[0][:2]
-        """Ledger and id of the entry that was written first."""
         self.next = next_ or (runs[-1].ledger, runs[-1].end)
         """Ledger and id of the entry after the slab's last entry."""
 
@@ -125,10 +123,10 @@ class Slab:
         data = self._data
         return [bytes(data[start:stop]) for start, stop in pairwise(bounds)]
 
-    def share_up_to(self, ledger: int, entry: int) -> float | None:
-        """Return the share, from 0 to 1, of the slab's bytes up to the entry's begin; None if it is not in the slab."""
+    def is_past_half(self, ledger: int, entry: int) -> bool:
+        """Return True if the entry lies in the second half of the slab's bytes."""
         number_and_rest = self._number(ledger, entry)
-        return None if number_and_rest is None else self._ends[number_and_rest[0]] / max(self._ends[-1], 1)
+        return number_and_rest is not None and 2 * self._ends[number_and_rest[0]] >= self._ends[-1]
 
     def _number(self, ledger: int, entry: int) -> tuple[int, int] | None:
         """Return an entry's index in the slab, and the number of entries in its run from this index on.

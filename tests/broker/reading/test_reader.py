@@ -121,34 +121,6 @@ def test_a_small_limit_of_messages_does_not_make_reads_small(root: Root) -> None
         asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("others", [0, 5], ids=["slabs are free", "others have not read theirs"])
-def test_the_next_slab_is_fetched_early_only_into_memory_that_no_consumer_needs(root: Root, others: int) -> None:
-    messages.write(root, "clicks", [random.Random(number).randbytes(1_500) for number in range(8_000)])
-    part, chain = part_of(root), whole_chain(root)
-    ledger, end = chain.end.ledger, chain.end.entry
-
-    async def scenario() -> None:
-        async with reading(root) as reader:
-            ahead = reader._ahead
-
-            async def read_at(entry: int) -> int:
-                """Read entries from one on, and return the next one."""
-                return entry + len(await reader.read(part, [EntryRange(ledger, entry, end)], 10, MIB))
-
-            entry = await read_at(0)
-            second_slab = next(iter(ahead._recent)).slab.next[1]
-            for number in range(others):
-                await read_at(end - end // 8 * (number + 1))
-            while entry <= second_slab:
-                entry = await read_at(entry)
-            assert bool(ahead._fetches) == (others == 0), "the consumer has begun the second slab"
-            while not ahead._fetches:
-                entry = await read_at(entry)
-            assert others == 0 or entry > 1.9 * second_slab, "the second slab has twice as many entries"
-
-    asyncio.run(scenario())
-
-
 def test_an_entry_that_is_larger_than_a_slab(root: Root) -> None:
     large = random.Random(1).randbytes(6 * MIB)
     with RunningIncarnation(root) as broker:

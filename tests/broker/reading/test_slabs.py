@@ -55,10 +55,10 @@ def test_a_slabs_number_of_entries_is_limited() -> None:
     assert run.end == MAX_ENTRIES
 
 
-def test_a_share_of_a_slab_is_one_of_its_bytes() -> None:
+def test_half_of_a_slab_is_half_of_its_bytes() -> None:
     memory = memoryview(bytearray(slab_bytes(1000)))
     writer = SlabWriter(memory)
     for entry, size in enumerate((500, 100, 100, 100, 100)):
         assert writer.add(stored(1, entry, bytes(size)))
     slab = Slab(memory, writer.finish())
-    assert [slab.share_up_to(1, entry) for entry in range(6)] == [0, 5 / 9, 6 / 9, 7 / 9, 8 / 9, None]
+    assert [slab.is_past_half(1, entry) for entry in range(6)] == [False, True, True, True, True, False]
