@@ -36,7 +36,6 @@ from tests.kit.journal_logs import LogOnDisk
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, single_entry
 
 MESSAGE_BYTES = 1024
-BATCH_MESSAGES = 100
 FRAME_MESSAGES = 1000
 POOL_MESSAGES = 20_000
 """Number of distinct messages, so high that zstd's window has few of them twice."""
@@ -54,11 +53,13 @@ class Case:
         name: The name in the table.
         codec: The compression of batches; None for single messages without a batch.
         topics: Number of topics.
+        batch_messages: Messages of a batch.
     """
 
     name: str
     codec: Codec | None
     topics: int = 1
+    batch_messages: int = 100
 
 
 CASES = (
@@ -67,6 +68,7 @@ CASES = (
     Case("batches of 100, ZSTD", Codec.ZSTD),
     Case("single messages", None),
     Case("batches of 100, LZ4, 100 topics", Codec.LZ4, 100),
+    Case("batches of 10, not compressed, 100 topics", Codec.NONE, 100, 10),
     Case("single messages, 5000 topics", None, 5000),
 )
 
@@ -88,9 +90,9 @@ def entries(case: Case, messages: int) -> Iterator[bytes]:
         pool = [single_entry(message, metadata=metadata) for message in made]
         count = messages
     else:
-        starts = range(0, len(made), BATCH_MESSAGES)
-        pool = [batch_entry(made[start : start + BATCH_MESSAGES], case.codec, metadata) for start in starts]
-        count = messages // BATCH_MESSAGES
+        size = case.batch_messages
+        pool = [batch_entry(made[at : at + size], case.codec, metadata) for at in range(0, len(made), size)]
+        count = messages // size
     for number in range(count):
         # With many topics, each would get the same few entries repeatedly, and compress too well.
         yield pool[number % len(pool)] if case.topics == 1 else chance.choice(pool)
@@ -103,7 +105,7 @@ def filled(root: Root, case: Case, messages: int) -> LogOnDisk:
     root.create_topic("topic", case.topics)
     for start in range(0, len(names), 100):
         log.open_ledgers(names[start : start + 100])
-    in_frame = FRAME_MESSAGES if case.codec is None else FRAME_MESSAGES // BATCH_MESSAGES
+    in_frame = FRAME_MESSAGES if case.codec is None else FRAME_MESSAGES // case.batch_messages
     frame: dict[str, list[bytes]] = {}
     for number, entry in enumerate(entries(case, messages)):
         frame.setdefault(names[number % len(names)], []).append(entry)
@@ -191,9 +193,9 @@ def measure(case: Case, messages: int, directory: Path) -> str:
         shutil.rmtree(directory / "root")
     report = done.report
     return (
-        f"{case.name:34} {messages / done.cpu_s:>9,.0f}/CPU s {messages / report.seconds:>9,.0f}/s wall "
+        f"{case.name:42} {messages / done.cpu_s:>9,.0f}/CPU s {messages / report.seconds:>9,.0f}/s wall "
         f"{report.journal_bytes / 1e6:>6,.0f} MB journal {report.file_bytes / 1e6:>5,.0f} MB sealed "
-        f"{done.peak_mib:>5,.0f} MiB at most\n{'':34} {found}"
+        f"{done.peak_mib:>5,.0f} MiB at most\n{'':42} {found}"
     )
 
 

@@ -15,7 +15,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.sealing import BATCH_MESSAGES, CASES, MESSAGE_BYTES, entries
+from bench.sealing import CASES, MESSAGE_BYTES, entries
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy, SealingProcess
 from tests.kit.running_incarnation import RunningIncarnation
@@ -30,7 +30,7 @@ def measure(directory: Path, seconds: float, rate: int) -> str:
     root = Root.create(directory / "root")
     root.create_topic("topic")
     pool = cycle(list(entries(CASE, 20_000)))
-    counts = [BATCH_MESSAGES] * BURST_ENTRIES
+    counts = [CASE.batch_messages] * BURST_ENTRIES
     messages = largest_lag = 0
     held_s = 0.0
     try:
@@ -48,7 +48,7 @@ def measure(directory: Path, seconds: float, rate: int) -> str:
                         time.sleep(0.005)
                         continue
                     running.send_entries("topic", list(islice(pool, BURST_ENTRIES)), counts)
-                    messages += BATCH_MESSAGES * BURST_ENTRIES
+                    messages += CASE.batch_messages * BURST_ENTRIES
                     largest_lag = max(largest_lag, sealing.lag_bytes)
                 cpu_s, peak_mib = _usage(sealing.pid or 0)
                 lag = sealing.lag_bytes
