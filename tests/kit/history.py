@@ -67,7 +67,7 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A client says that it acknowledged the chunks of a message that it did not have whole after a minute."""
+    """A client says that it acknowledged the chunks of a message that did not become whole in time."""
 
     subscription: str
     message: Message
@@ -75,7 +75,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that the subscription still gives to a new consumer in the end, but for chunks of an `Expired` one."""
+    """A message that the subscription still gives to a new consumer: whole, or of an `Expired` one the last chunk."""
 
     subscription: str
     message: Message

@@ -127,7 +127,7 @@ DROPPED: Mapping[type[Discarded | Expired], re.Pattern[str]] = {
     Expired: re.compile(r"Removing expired chunk messages: uuid: chunked-(\d+),"),
 }
 """Log lines of `pulsar-client`: it drops a message whose first chunk is redelivered (`raw_chunks`), and acknowledges
-what it has of a message whose chunks have not all come after a minute."""
+what it has of a message whose chunks have not all come in one to two minutes."""
 
 
 def value_of(message: Message) -> bytes:
@@ -421,13 +421,12 @@ def disturb(run: Run) -> str:
         kept = {topic: kept_in(clients[2], topic) for topic in subscriptions if topic != LARGE}
         clients[2].create_producer(LARGE).send(THE_END)
         clients[2].close()
-        values, ends = asyncio.run(large_messages(broker.url_of(LARGE), LARGE, WHOLE, THE_END))
-        rests = {Message("chunked", int(uuid.removeprefix("chunked-"))) for uuid in ends}
-        expired = rests & {event.message for event in dropped if isinstance(event, Expired)}
-        for message in expired.union(map(message_of, values)):
+        whole, ends = large_ones(broker.url_of(LARGE), WHOLE)
+        expired = {event.message for event in dropped if isinstance(event, Expired)}
+        for message in {*whole, *(ends & expired)}:
             histories[LARGE].note(Waiting(WHOLE, message))
-        values, _ = asyncio.run(large_messages(broker.url_of(LARGE), LARGE, "all of them", THE_END))
-        kept[LARGE] = [[message_of(value) for value in values]]
+        everything_large, _ = large_ones(broker.url_of(LARGE), "all of them")
+        kept[LARGE] = [everything_large]
         assert broker.stop() == 0
         found = judged(histories, subscriptions, kept, run.deduplicated)
         assert not found, f"{len(found)} violations, {found[:10]}, {told(histories, kept)}"
@@ -512,6 +511,13 @@ def everything(client: pulsar.Client, partition: str) -> list[Message]:
         found.append(message_of(reader.read_next(END_S * 1000).data()))
     reader.close()
     return found
+
+
+def large_ones(url: str, subscription: str) -> tuple[list[Message], set[Message]]:
+    """Return the messages that a new consumer of the subscription gets whole, and those with only their end."""
+    values, ends = asyncio.run(large_messages(url, LARGE, subscription, THE_END))
+    numbers = (int(uuid.removeprefix("chunked-")) for uuid in ends)
+    return [message_of(value) for value in values], {Message("chunked", number) for number in numbers}
 
 
 def wait_for_progress(history: History, messages: int, topic: str) -> None:
