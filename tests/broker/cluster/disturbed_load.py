@@ -278,7 +278,7 @@ def grant(programs: Sequence[ClientProgram], history: History, subscriptions: It
 
 def note_dropped(log: Path, history: History, noted: set[Discarded | Expired]) -> None:
     """Note what the client that reads the large messages says to have dropped."""
-    text = log.read_text()
+    text = text_of(log)
     said = {
         kind(WHOLE, Message("chunked", int(number))) for kind, line in DROPPED.items() for number in line.findall(text)
     }
@@ -467,9 +467,14 @@ def telling(broker: RestartingBroker | BrokerCluster, folder: Path) -> Iterator[
     try:
         yield
     except Exception as error:
-        texts = (broker.said, *(log.read_text() for log in folder.glob("*.log")))
+        texts = (broker.said, *map(text_of, folder.glob("*.log")))
         error.add_note("\n".join(text[-TOLD_AT_MOST:] for text in texts))
         raise
+
+
+def text_of(log: Path) -> str:
+    """Read a log of a client, which may show bytes that are no text."""
+    return log.read_text(errors="backslashreplace")
 
 
 def judged(
