@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.broker.cluster.disturbed_load import Disturbance, judge, on_disk, on_network, on_store, with_other_clocks
+from tests.broker.cluster.disturbed.runs import Disturbance, judge, on_disk, on_network, on_store, with_other_clocks
 from tests.kit.client_programs import Command, build_all
 from tests.kit.s3_server import S3Server, build_server
 

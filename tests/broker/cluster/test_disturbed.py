@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.cluster.disturbed_load import (
+from tests.broker.cluster.disturbed.runs import (
     Disturbance,
     Run,
     judge,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.cluster.disturbed_load import Run, judge
+from tests.broker.cluster.disturbed.runs import Run, judge
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.installed_version import install_commit
 from tests.kit.running_broker import RUN_COMMAND, RunningBroker
