@@ -297,25 +297,15 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
     return _frame(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=body))
 
 
-def close_producer(producer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """Encode CLOSE_PRODUCER: the client must reconnect to the broker of the URLs; None to look the topic up again."""
-    body = CommandCloseProducer(
-        producer_id=producer_id,
-        request_id=NO_REQUEST_ID,
-        assignedBrokerServiceUrl=service_url,
-        assignedBrokerServiceUrlTls=service_url_tls,
-    )
+def close_producer(producer_id: int) -> bytes:
+    """Encode CLOSE_PRODUCER: the client must look the topic up again, and reconnect."""
+    body = CommandCloseProducer(producer_id=producer_id, request_id=NO_REQUEST_ID)
     return _frame(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer=body))
 
 
-def close_consumer(consumer_id: int, service_url: str | None = None, service_url_tls: str | None = None) -> bytes:
-    """Encode CLOSE_CONSUMER: the client must reconnect to the broker of the URLs; None to look the topic up again."""
-    body = CommandCloseConsumer(
-        consumer_id=consumer_id,
-        request_id=NO_REQUEST_ID,
-        assignedBrokerServiceUrl=service_url,
-        assignedBrokerServiceUrlTls=service_url_tls,
-    )
+def close_consumer(consumer_id: int) -> bytes:
+    """Encode CLOSE_CONSUMER: the client must look the topic up again, and reconnect."""
+    body = CommandCloseConsumer(consumer_id=consumer_id, request_id=NO_REQUEST_ID)
     return _frame(BaseCommand(type=BaseCommand.CLOSE_CONSUMER, close_consumer=body))
 
 

@@ -264,7 +264,6 @@ BROKER: dict[str, bytes] = {
     "inactive_consumer_change": replies.active_consumer_change(7, False),
     "reached_end_of_topic": replies.reached_end_of_topic(7),
     "close_producer": replies.close_producer(3),
-    "close_producer_assigned": replies.close_producer(3, "pulsar://b:6650", "pulsar+ssl://b:6651"),
     "close_consumer": replies.close_consumer(7),
     "get_last_message_id_response": replies.get_last_message_id_response(
         17, 54321, 987, partition=3, batch_index=9, mark_delete=(54321, -1)

@@ -139,7 +139,6 @@ public final class GoldenCommands {
         put(out, "inactive_consumer_change", Commands.newActiveConsumerChange(7, false));
         put(out, "reached_end_of_topic", Commands.newReachedEndOfTopic(7));
         put(out, "close_producer", Commands.newCloseProducer(3, -1));
-        put(out, "close_producer_assigned", Commands.newCloseProducer(3, -1, "pulsar://b:6650", "pulsar+ssl://b:6651"));
         put(out, "close_consumer", Commands.newCloseConsumer(7, -1, null, null));
         put(out, "get_last_message_id_response", Commands.newGetLastMessageIdResponse(17, LEDGER, ENTRY, 3, 9, LEDGER, -1));
         put(out, "get_topics_of_namespace_response", Commands.serializeWithSize(
