@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.broker.load import Load
-from bench.broker.measures import MEASURES, OF_ANY_BROKER, Bench, Figures
+from bench.broker.measures import MEASURES, OF_ANY_BROKER, Bench, Figures, chosen
 from bench.broker.rest import rest
 from bench.broker.targets import Peer, Protection, Target, our_broker
 from pulsar_on_spark.model.quorum import Quorum
@@ -44,11 +44,7 @@ def main(
 ) -> None:
     """Measure the brokers, and print a table of the figures."""
     known = list(MEASURES) if peer is None or peer.startswith("pulsar") else OF_ANY_BROKER
-    wanted = only or list(known)
-    if unknown := set(wanted) - set(known):
-        raise typer.BadParameter(
-            f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(known)}.", param_hint="--only"
-        )
+    wanted = chosen(only, known)
     found: dict[str, Figures] = {}
 
     def measure(target: Target, bench: Bench) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bench.broker.targets import Target
 from bench.payload import VALUE_SIZE_BYTES, value_batches
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from tests.kit.go import find_go
 
 _PAYLOADS = 20_000
@@ -158,5 +157,5 @@ class Load:
 def _build(program: Path) -> None:
     go = find_go()
     if go is None:
-        raise InvalidArgumentError("Go is not installed, and the load is written in it: install Go 1.24 or newer.")
+        raise SystemExit("Go is not installed, and the load is written in it: install Go 1.24 or newer.")
     subprocess.run([go, "build", "-buildvcs=false", "-o", str(program), "."], cwd=_SOURCE, check=True)

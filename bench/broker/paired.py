@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.broker.load import Load
-from bench.broker.measures import MEASURES, Bench, Figures
+from bench.broker.measures import MEASURES, Bench, Figures, chosen
 from bench.broker.rest import rest
 from bench.broker.targets import Protection, Target, our_broker
 from pulsar_on_spark.model.quorum import Quorum
@@ -36,6 +36,7 @@ def main(
     ] = None,
 ) -> None:
     """Measure pairs, and print a table of the ratios."""
+    wanted = chosen(only, _MEASURES)
     with tempfile.TemporaryDirectory(prefix="bench-paired-", dir=work) as folder:
         roots = Path(folder)
         bench = Bench(Load(roots), seconds, 0, 0, 0, 0)
@@ -44,7 +45,7 @@ def main(
             our_broker(roots, Quorum.parse(quorum), protection) as protected,
         ):
             found = [
-                _pair(plain, protected, bench, number, only or list(_MEASURES))
+                _pair(plain, protected, bench, number, wanted)
                 for number in track(range(pairs), "pairs", console=Console(stderr=True))
             ]
     _show(found, protection)

@@ -16,7 +16,6 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulsar_on_spark.model.errors import InvalidArgumentError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.security.files import replace_file
@@ -106,9 +105,7 @@ class Peer:
         for found in psutil.net_connections("tcp"):
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
                 return with_children(psutil.Process(found.pid))
-        raise InvalidArgumentError(
-            f"No process listens on port {port} of this machine: start the peer at {self.url} here."
-        )
+        raise SystemExit(f"No process listens on port {port} of this machine: start the peer at {self.url} here.")
 
     def unsealed_bytes(self) -> int:
         """Return 0, because the peer has no sealing."""
