@@ -14,6 +14,7 @@ from pulsar_on_spark.topic.data_path.tail import Tail
 from tests.kit import messages
 from tests.kit.forked_pulsarpy import run_pulsarpy
 from tests.kit.running_broker import RunningBroker
+from tests.kit.waiting import wait_until
 
 
 def stored(root: Path | str, topic: str) -> list[bytes | None]:
@@ -21,6 +22,11 @@ def stored(root: Path | str, topic: str) -> list[bytes | None]:
     parts = catalog.parts(opened.store.view(), catalog.require_topic(opened.store.view(), TopicName.parse(topic)))
     seen = Tail(opened).read_view(parts, settle=True)
     return [message.value for message in messages.read(opened, topic, view=seen)]
+
+
+def expect_stored(root: Path | str, topic: str, values: list[bytes]) -> None:
+    """Check what Spark reads of a topic whose broker is running: some milliseconds pass from a receipt to that."""
+    wait_until(lambda: stored(root, topic) == values, lambda: f"{stored(root, topic)} are {values}")
 
 
 def client_of(broker: RunningBroker) -> pulsar.Client:

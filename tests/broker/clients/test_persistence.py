@@ -16,7 +16,7 @@ from tests.kit.running_broker import RunningBroker
 from tests.kit.waiting import wait_until
 
 from .conftest import WAIT_MS, new_client
-from .test_durable import stored
+from .test_durable import expect_stored, stored
 from .test_http_topics import answered, done, path, refused
 
 ONE = {
@@ -107,4 +107,4 @@ def test_a_policy_that_changes_under_a_producer_moves_its_topic(
     refused(admin.post(of_topic, json={**ONE, "bookkeeperAckQuorum": 2}), 412, "must hold")
     refused(admin.post(of_topic, json={**ONE, "bookkeeperEnsemble": 4}), 412, "needs 4 storage")
     assert [consumer.receive(WAIT_MS).data() for _ in values] == values
-    assert stored(broker.root, name) == values
+    expect_stored(broker.root, name, values)

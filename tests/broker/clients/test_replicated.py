@@ -19,7 +19,7 @@ from pulsar_on_spark.protocol.commands import BaseCommand, ServerError
 from pulsar_on_spark.root import Root
 from tests.broker.clients.conftest import WAIT_MS
 from tests.broker.clients.raw_replicator import Receipt, Replicator, replicated_entry
-from tests.broker.clients.test_durable import stored
+from tests.broker.clients.test_durable import expect_stored, stored
 from tests.kit.running_broker import RunningBroker
 
 ON = {"broker_deduplication_enabled": "true"}
@@ -68,7 +68,7 @@ def test_receipts_name_source_positions_and_earlier_positions_are_not_stored(
         peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == [b"v", b"x"]
+    expect_stored(broker.root, deduplicated, [b"v", b"x"])
 
 
 def test_entries_of_many_producers_are_all_stored_once(broker: RunningBroker, deduplicated: str) -> None:
@@ -81,7 +81,7 @@ def test_entries_of_many_producers_are_all_stored_once(broker: RunningBroker, de
         peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == VALUES
+    expect_stored(broker.root, deduplicated, VALUES)
 
 
 def test_each_source_counts_by_itself(broker: RunningBroker, deduplicated: str) -> None:
@@ -94,7 +94,7 @@ def test_each_source_counts_by_itself(broker: RunningBroker, deduplicated: str) 
             peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == [b"east", b"west"]
+    expect_stored(broker.root, deduplicated, [b"east", b"west"])
 
 
 def test_receipts_name_source_positions_without_deduplication_too(broker: RunningBroker, topic: str) -> None:
@@ -107,7 +107,7 @@ def test_receipts_name_source_positions_without_deduplication_too(broker: Runnin
         peer.close()
 
     run(scene())
-    assert stored(broker.root, topic) == [b"v", b"v"]
+    expect_stored(broker.root, topic, [b"v", b"v"])
 
 
 UNPLACED = {
@@ -167,7 +167,7 @@ def test_entries_after_a_refused_one_are_not_stored_before_it(
         peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == VALUES
+    expect_stored(broker.root, deduplicated, VALUES)
 
 
 def test_markers_are_stored_each_time_and_count_as_no_message(
@@ -214,7 +214,7 @@ def test_an_older_replicator_is_deduplicated_by_sequence_ids(broker: RunningBrok
         peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == VALUES
+    expect_stored(broker.root, deduplicated, VALUES)
 
 
 def test_a_replicator_needs_no_schema_and_no_place_among_producers(
@@ -236,7 +236,7 @@ def test_a_replicator_needs_no_schema_and_no_place_among_producers(
         peer.close()
 
     run(scene())
-    assert stored(broker.root, deduplicated) == [*VALUES, b"mine", b"again"]
+    expect_stored(broker.root, deduplicated, [*VALUES, b"mine", b"again"])
 
 
 def test_a_reload_a_kill_and_a_snapshot_neither_lose_nor_double_messages(tmp_path: Path) -> None:
