@@ -15,6 +15,7 @@ from rich.console import Console
 from bench import batch_read, history, micro_batch, stream_read, task_memory, typed_json, typed_read, write
 from bench.harness import Benchmark, Setting, environment, measure
 from bench.kafka import Kafka, KafkaMissingError
+from bench.options import chosen
 from bench.payload import VALUE_SIZE_BYTES, zstd_ratio
 from bench.report import print_results, write_markdown, write_plot
 from pulsar_on_spark import session_confs, spark_session
@@ -43,14 +44,12 @@ def main(
 ) -> None:
     """Measure pulsarpy beside Parquet, Delta and Spark's Kafka source."""
     console = Console()
-    unknown = set(only or ()) - set(BENCHMARKS)
-    if unknown:
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(BENCHMARKS)}.")
+    wanted = chosen(only, BENCHMARKS)
     facts = environment()
     confs = _confs()
     with contextlib.ExitStack() as stack:
         setting = _setting(stack, work.resolve(), rows, confs, console)
-        results = [measure(BENCHMARKS[name](setting), rounds, console.print) for name in only or BENCHMARKS]
+        results = [measure(BENCHMARKS[name](setting), rounds, console.print) for name in wanted]
     payload: dict[str, object] = {
         "payload": f"distinct JSON-like values of {VALUE_SIZE_BYTES} bytes, zstd level 1 ratio {zstd_ratio():.2f}",
         "confs": ", ".join(f"{name}={value}" for name, value in confs.items()),

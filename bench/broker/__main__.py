@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.broker.load import Load
-from bench.broker.measures import MEASURES, OF_ANY_BROKER, Bench, Figures, chosen
+from bench.broker.measures import MEASURES, OF_ANY_BROKER, Bench, Figures
 from bench.broker.rest import rest
 from bench.broker.targets import Peer, Protection, Target, our_broker
+from bench.options import chosen
 from pulsar_on_spark.model.quorum import Quorum
 
 

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import psutil
 import pulsar
-import typer
 
 from bench.appending import append_alone
 from bench.broker.load import Load, Outcome, Shape
@@ -274,19 +273,6 @@ MEASURES: Final[dict[str, Callable[[Target, Bench], Figures]]] = {
 }
 OF_ANY_BROKER: Final = ("burst", "burst-zstd", "one-at-a-time", "small", "latency", "topics", "sustained")
 """Measures that need no Pulsar client: a peer may be Kafka or NATS, too."""
-
-
-def chosen(only: Collection[str] | None, known: Collection[str]) -> list[str]:
-    """Return the measures that the option `--only` names, in its order, or all without it.
-
-    Raises:
-        BadParameter: one of them is not known.
-    """
-    if unknown := set(only or ()) - set(known):
-        raise typer.BadParameter(
-            f"{', '.join(sorted(unknown))} cannot be measured: give {', '.join(known)}.", param_hint="--only"
-        )
-    return list(only or known)
 
 
 def _burst(target: Target, bench: Bench, shape: Shape, what: str) -> Figures:

@@ -17,9 +17,10 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.broker.load import Load
-from bench.broker.measures import MEASURES, Bench, Figures, chosen
+from bench.broker.measures import MEASURES, Bench, Figures
 from bench.broker.rest import rest
 from bench.broker.targets import Protection, Target, our_broker
+from bench.options import chosen
 from pulsar_on_spark.model.quorum import Quorum
 
 _MEASURES: Final = ("burst", "burst-zstd", "send")

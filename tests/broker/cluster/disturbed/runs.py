@@ -123,7 +123,7 @@ def with_other_clocks(folder: Path, disturbance: Disturbance, times: int, *, ded
 def judge(run: Run) -> str:
     """Disturb brokers under producers and consumers of some topics, and check what they noted.
 
-    The clients are in a process of its own: the first client of a process decides where all clients log to.
+    The clients are in a process of their own: the first client of a process decides where all clients log to.
 
     Returns:
         Counts of what they noted.
