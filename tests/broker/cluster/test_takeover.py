@@ -23,6 +23,7 @@ from pulsar_on_spark.root import Root
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers, recover_incarnation
+from tests.kit.ended_incarnations import is_ended
 from tests.kit.running_incarnation import RunningIncarnation
 from tests.kit.waiting import until
 
@@ -122,16 +123,15 @@ def test_a_deregistration_that_fails_delays_no_recovery(memory_path: Path, monke
         tried += 1
         raise MetadataError("the metadata cannot be written now")
 
-    def is_closed() -> bool:
-        record = root.store.view().get(IncarnationRecord, other.incarnation.id)
-        return record is not None and record.state == "CLOSED"
+    def is_recovered() -> bool:
+        return is_ended(root.store.view(), other.incarnation.id)
 
     monkeypatch.setattr(Takeover, "_clean_up", clean_up)
 
     async def go() -> None:
         broker = await Broker.start(memory_path / "root", BrokerSettings(broker_service_port=0, web_service_port=0))
         try:
-            await until(is_closed)
+            await until(is_recovered)
         finally:
             await broker.stop()
 
@@ -166,9 +166,7 @@ def test_a_journal_that_takes_long_to_recover_delays_no_other(
 
     def are_closed(incarnations: list[IncarnationId]) -> bool:
         view = root.store.view()
-        return all(
-            record.state == "CLOSED" for record in view.all(IncarnationRecord) if record.incarnation in incarnations
-        )
+        return all(is_ended(view, incarnation) for incarnation in incarnations)
 
     monkeypatch.setattr(dead_brokers, "recover_incarnation", recover)
 

@@ -13,7 +13,6 @@ import pytest
 from pulsar_on_spark.broker.runtime import journals as module
 from pulsar_on_spark.broker.runtime.journals import Journals
 from pulsar_on_spark.ledger.journal.groups import JournalLimits
-from pulsar_on_spark.metadata.records import IncarnationRecord
 from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopiesError
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
@@ -22,6 +21,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarna
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 from tests.kit import messages
+from tests.kit.ended_incarnations import is_ended
 from tests.kit.open_files import open_files_under
 
 ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
@@ -53,10 +53,9 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
     told: list[list[IncarnationId]] = []
     monkeypatch.setattr(module, "MAX_JOURNALS", 2)
 
-    def state(incarnation: IncarnationId) -> str:
-        record = root.store.view().get(IncarnationRecord, incarnation)
-        assert record is not None
-        return record.state
+    def ended(*incarnations: Incarnation) -> list[bool]:
+        view = root.store.view()
+        return [is_ended(view, each.id) for each in incarnations]
 
     async def go() -> None:
         journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), JournalLimits(), told.append)
@@ -82,13 +81,14 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
         assert list(journals) == [first, own], "it was used a moment ago"
         await journals.close_unused(math.inf)
         assert list(journals) == [first], "the first one stays, used or not"
-        assert (state(own.id), state(first.id), told[-1]) == ("CLOSED", "OPEN", [first.id])
+        assert ended(own, first) == [True, False]
+        assert told[-1] == [first.id]
 
         again = await journals.acquire_journal(topic, ONE)
         assert again is not own
         await journals.stop()
         await journals.stop_sealing()
-        assert {state(each) for each in (first.id, again.id)} == {"CLOSED"}
+        assert ended(first, again) == [True, True]
 
     asyncio.run(go())
 
