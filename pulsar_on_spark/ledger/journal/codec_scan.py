@@ -35,6 +35,7 @@ WINDOW_BYTES = 1024 * 1024
 """Bytes of one read where contents are read; a longer frame is read in one piece."""
 HEADS_WINDOW_BYTES = 16 * 1024
 """Bytes of one read where contents are skipped."""
+_NOTHING = memoryview(b"")
 SECTOR_BYTES = 512
 """Size of the unit that a disk writes completely or not at all."""
 
@@ -81,8 +82,9 @@ ScanEnd: TypeAlias = CleanEnd | TornEnd | BadFrame
 class FrameScanner:
     """Sequential reader of one file's frames. It may be called again after an end, because the file may have grown.
 
-    Bytes are read once, except for those of a torn or bad frame. The scanner holds one window of bytes, or one frame if
-    the frame is longer; returned frames are views of the window and keep it alive. A header is used only if its
+    Bytes are read once, except for those of a torn or bad frame, and of a frame at the end of a window. The scanner
+    holds one window of bytes, or one frame if the frame is longer; returned frames are views of the window and keep it
+    alive. A header is used only if its
     checksum, its number and its link to the frame before are right. Nothing is allocated for bytes that the file does
     not have.
 
@@ -102,7 +104,7 @@ class FrameScanner:
         self._name = name
         self._checked_before = checked_before
         self._window_bytes = HEADS_WINDOW_BYTES if checked_before else WINDOW_BYTES
-        self._window = memoryview(b"")
+        self._window = _NOTHING
         self._window_start = 0
         self._size_bytes = 0
 
@@ -129,7 +131,7 @@ class FrameScanner:
         if crc32c(directory) != found.directory_crc or crc32c(data[found.head_bytes :]) != found.content_crc:
             return self._bad(f"frame {found.number} fails its checksum", offset + found.size_bytes, is_written=True)
         self._advance(found)
-        return Frame(found, self._name, offset, directory, data)
+        return Frame(found, self._name, offset, directory, self._window, offset - self._window_start)
 
     def next_head(self) -> FrameHead | ScanEnd:
         """Read and verify the header and directory of the next frame, without its content.
@@ -174,6 +176,24 @@ class FrameScanner:
         passed, chain, lac = follow_headers(window, chain, self._size_bytes - offset)
         self._position = ScanPosition(offset + passed, chain)
         return lac
+
+    def read_ahead(self, size_bytes: int) -> None:
+        """Read the next bytes of the file, up to `size_bytes`, so that the frames in them share one window.
+
+        Raises:
+            StoragePathError: the file cannot be read.
+        """
+        offset = self._position.offset
+        if offset + size_bytes > self._size_bytes:
+            self._refresh_size()
+        size_bytes = min(size_bytes, self._size_bytes - offset)
+        held = self._window[offset - self._window_start :] if offset >= self._window_start else _NOTHING
+        if size_bytes > len(held):
+            self._load(offset, size_bytes, held)
+
+    def rewind(self, position: ScanPosition) -> None:
+        """Go back to a position that this scanner had."""
+        self._position = position
 
     def seek(self, number: FrameNumber) -> ScanEnd | None:
         """Advance to frame `number`. Return None on success, else the reason why the scan ended before the frame.
@@ -224,7 +244,7 @@ class FrameScanner:
     def _bad(self, what: str, search_from: int, *, is_written: bool = False) -> BadFrame:
         is_last = not self._later_frame_from(search_from)
         # Drop the window, which may hold half of a write, so that the next attempt reads from the file.
-        self._window = memoryview(b"")
+        self._window = _NOTHING
         reason = f"{self._name}: {what} at byte {self._position.offset}"
         return BadFrame(self._position, reason, is_last, is_written)
 
@@ -257,14 +277,19 @@ class FrameScanner:
             self._refresh_size()
         if offset + length > self._size_bytes:
             return None
-        window = np.empty(max(length, min(self._window_bytes, self._size_bytes - offset)), np.uint8).data
-        with _reading(self._name):
-            count = self._source.read_into(offset, window)
-        self._window, self._window_start = window[:count].toreadonly(), offset
-        if count < length:
-            self._size_bytes = offset + count
+        self._load(offset, max(length, min(self._window_bytes, self._size_bytes - offset)))
+        if len(self._window) < length:
+            self._size_bytes = offset + len(self._window)
             return None
         return self._window[:length]
+
+    def _load(self, offset: int, size_bytes: int, held: memoryview = _NOTHING) -> None:
+        """Fill a new window from `offset` on: with the bytes `held`, which were read before, then from the file."""
+        window = np.empty(size_bytes, np.uint8).data
+        window[: len(held)] = held
+        with _reading(self._name):
+            count = self._source.read_into(offset + len(held), window[len(held) :])
+        self._window, self._window_start = window[: len(held) + count].toreadonly(), offset
 
 
 def _has_hole(header: memoryview, offset: int) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,19 @@ class LedgerRun:
     payload_bytes: int
 
 
+class EntryColumns(NamedTuple):
+    """Rows of an ENTRIES frame without their payloads, in the types of `ENTRIES_SCHEMA`, as views of the frame.
+
+    `offsets` has the start of each row's payload, and the end of the last one, from the first payload of the frame on.
+    """
+
+    ledger_ids: npt.NDArray[np.int64]
+    entry_ids: npt.NDArray[np.int64]
+    message_counts: npt.NDArray[np.int32]
+    publish_times: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int32]
+
+
 @dataclass(frozen=True, slots=True)
 class FrameHead:
     """A frame's header and directory, which locate all other content of the frame.
@@ -130,18 +144,19 @@ class FrameHead:
             np.arange(run.first_entry, run.first_entry + run.entries),
         )
         bounds = np.array((0, run.entries)), np.array((0, run.payload_bytes)) + run.payload_offset - self.columns_end
-        return self._batch(int(items["payload_bytes"].sum()), columns, run.first_row, ids, bounds, payloads)
+        found = self._columns(int(items["payload_bytes"].sum()), columns, run.first_row, ids, bounds)
+        self._expect(len(payloads) == run.payload_bytes, "payloads of a wrong length")
+        return _batch(found, payloads)
 
-    def _batch(
+    def _columns(
         self,
         all_payload_bytes: int,
         columns: memoryview,
         first_row: int,
         ids: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
         bounds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-        payloads: memoryview,
-    ) -> pa.RecordBatch:
-        """Build the rows from `first_row` on, and check their ids, and their payload offsets at some rows.
+    ) -> EntryColumns:
+        """Return the rows from `first_row` on, and check their ids, and their payload offsets at some rows.
 
         Args:
             all_payload_bytes: The size of all payloads of the frame.
@@ -149,7 +164,6 @@ class FrameHead:
             first_row: The first of the rows.
             ids: The ledger ids and the entry ids that the rows must have.
             bounds: Indices of rows, and the payload offsets that these rows must have.
-            payloads: The bytes of the rows' payloads.
         """
         lengths = entries_columns(self.header.rows)
         rows = len(ids[0])
@@ -159,27 +173,22 @@ class FrameHead:
             "a wrong batch layout",
         )
         starts = list(accumulate(map(padded, lengths), initial=ENTRIES.message_bytes))
-        ledger_ids, entry_ids, counts, times, offsets = (
-            np.frombuffer(columns, dtype, rows + extra, start + np.dtype(dtype).itemsize * first_row)
-            for start, dtype, extra in zip(starts, ("<i8", "<i8", "<i4", "<i8", "<i4"), (0, 0, 0, 0, 1), strict=False)
+        found = EntryColumns(
+            *(
+                np.frombuffer(columns, dtype, rows + extra, start + np.dtype(dtype).itemsize * first_row)
+                for start, dtype, extra in zip(
+                    starts, ("<i8", "<i8", "<i4", "<i8", "<i4"), (0, 0, 0, 0, 1), strict=False
+                )
+            )
         )
-        self._expect(np.array_equal(ledger_ids, ids[0]) and np.array_equal(entry_ids, ids[1]), "wrong entry ids")
+        are_right = np.array_equal(found.ledger_ids, ids[0]) and np.array_equal(found.entry_ids, ids[1])
+        self._expect(are_right, "wrong entry ids")
+        offsets = found.offsets
         self._expect(
-            np.array_equal(offsets[bounds[0]], bounds[1])
-            and bool((np.diff(offsets) >= 0).all())
-            and len(payloads) == offsets[-1] - offsets[0],
+            np.array_equal(offsets[bounds[0]], bounds[1]) and bool((offsets[1:] >= offsets[:-1]).all()),
             "wrong payload offsets",
         )
-        if offsets[0]:
-            offsets = offsets - offsets[0]
-        columns_of = [(ledger_ids,), (entry_ids,), (counts,), (times,), (offsets, payloads)]
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.Array.from_buffers(field.type, rows, [None, *map(pa.py_buffer, buffers)])
-                for field, buffers in zip(ENTRIES_SCHEMA, columns_of, strict=True)
-            ],
-            schema=ENTRIES_SCHEMA,
-        )
+        return found
 
     def _items(self) -> npt.NDArray[np.void]:
         header = self.header
@@ -206,28 +215,48 @@ class FrameHead:
 
 @dataclass(frozen=True, slots=True)
 class Frame(FrameHead):
-    """A whole frame with verified checksums; `data` is all its bytes, the same on every copy."""
+    """A whole frame with verified checksums, the same on every copy.
 
-    data: memoryview
+    Attributes:
+        window: The bytes that were read at once, which may have other frames of the file, too.
+        start: The frame's offset in `window` in bytes.
+    """
+
+    window: memoryview
+    start: int = 0
+
+    @property
+    def data(self) -> memoryview:
+        """All bytes of the frame."""
+        return self.window[self.start : self.start + self.header.size_bytes]
 
     @property
     def content(self) -> memoryview:
         """The frame's bytes after header and directory, including the padding."""
         return self.data[self.header.head_bytes :]
 
-    def record_batch(self) -> pa.RecordBatch:
-        """Return the entries of an ENTRIES frame in `ENTRIES_SCHEMA`; no column is copied.
+    @property
+    def payloads_at(self) -> int:
+        """The offset in `window` of the payloads in an ENTRIES frame, in bytes."""
+        return self.start + self.columns_end
+
+    def entry_columns(self) -> EntryColumns:
+        """Return the columns of an ENTRIES frame; no bytes are copied.
 
         Raises:
             CorruptJournalError: the frame is of another kind, or not what a writer makes.
         """
         items = self._items()
-        end = self.columns_end
-        bytes_before = items["payload_offset"].astype(np.int64) - end
+        bytes_before = items["payload_offset"].astype(np.int64) - self.columns_end
         total = int(items["payload_bytes"].sum())
         bounds = np.append(items["first_row"], self.header.rows), np.append(bytes_before, total)
-        columns = self.data[self.header.head_bytes : end]
-        return self._batch(total, columns, 0, id_columns(items), bounds, self.data[end : end + total])
+        columns = self.data[self.header.head_bytes : self.columns_end]
+        return self._columns(total, columns, 0, id_columns(items), bounds)
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return the entries of an ENTRIES frame in `ENTRIES_SCHEMA`, without a copy (errors as `entry_columns`)."""
+        columns = self.entry_columns()
+        return _batch(columns, self.window[self.payloads_at : self.payloads_at + int(columns.offsets[-1])])
 
     def cursor_records(self) -> list[tuple[bytes, bytes]]:
         """Return the (subscription key, cursor record) pairs of a CURSOR frame.
@@ -262,6 +291,21 @@ class Frame(FrameHead):
         self._expect(len(self.content) == ROLL.size, "a wrong length")
         (number,) = ROLL.unpack(self.content)
         return int(number)
+
+
+def _batch(columns: EntryColumns, payloads: memoryview) -> pa.RecordBatch:
+    """Build the rows of these columns in `ENTRIES_SCHEMA`, from the bytes of their payloads."""
+    offsets = columns.offsets
+    if offsets[0]:
+        offsets = offsets - offsets[0]
+    buffers_of = [*((column,) for column in columns[:-1]), (offsets, payloads)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(field.type, len(columns.entry_ids), [None, *map(pa.py_buffer, buffers)])
+            for field, buffers in zip(ENTRIES_SCHEMA, buffers_of, strict=True)
+        ],
+        schema=ENTRIES_SCHEMA,
+    )
 
 
 def payload_views(batch: pa.RecordBatch) -> list[memoryview]:

@@ -149,6 +149,7 @@ class LogReader(Generic[F]):
         self._scanner: FrameScanner | None = None
         self._source: tuple[Copy, OpenJournalFile] | None = None
         self._pass_ends: dict[Copy, int] | None = None
+        self._ahead_bytes = 0
 
     @property
     def offset(self) -> int:
@@ -171,6 +172,16 @@ class LogReader(Generic[F]):
         Without passes, a reader that is no faster than the writer would follow it and never find an end.
         """
         self._pass_ends = {}
+
+    def read_ahead(self, size_bytes: int) -> None:
+        """Read the next bytes of the copy in use, and of each copy that is used later, up to `size_bytes` at once.
+
+        The frames in them share one window. Errors are left to `next`, which reads the same bytes.
+        """
+        self._ahead_bytes = size_bytes
+        if self._scanner is not None and self.walk.copy is not None:
+            with suppress(StorageError, OSError):
+                self._scanner.read_ahead(size_bytes)
 
     def next(self, *, every: bool = False) -> F | None:
         """Read the next frame; None if no copy has it.
@@ -219,8 +230,8 @@ class LogReader(Generic[F]):
         copy = self.walk.copy
         self.walk.rewind(frame.header.number)
         file = self._open.get(copy) if copy is not None and copy == self.walk.copy else None
-        if file is not None and file.name == frame.file:
-            self._scanner = file.scanner_at(frame.header.number, position_of(frame), heads_only=self._heads_only)
+        if file is not None and file.name == frame.file and self._scanner is not None:
+            self._scanner.rewind(position_of(frame))
         else:
             self.close()
 
@@ -279,6 +290,8 @@ class LogReader(Generic[F]):
             scanner = file.scanner_at(self.walk.next)
             if scanner is not None and not self._heads_only:
                 scanner = file.scanner_at(self.walk.next, scanner.position, heads_only=False)
+            if scanner is not None and self._ahead_bytes:
+                scanner.read_ahead(self._ahead_bytes)
             first = file.start().chain.next_number
         except (StorageError, OSError) as error:
             self._note(copy, error)

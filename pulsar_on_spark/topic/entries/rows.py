@@ -127,10 +127,13 @@ def _groups(entries: Iterable[StoredEntry], target_bytes: int) -> Iterator[Store
 
 
 def _in_columns(entries: Sequence[StoredEntry]) -> StoredEntries:
+    bounds = np.cumsum(np.fromiter(chain((0,), (len(entry.data) for entry in entries)), np.int64, len(entries) + 1))
     return StoredEntries(
         np.fromiter((entry.ledger_id for entry in entries), np.int64, len(entries)),
         np.fromiter((entry.entry_id for entry in entries), np.int64, len(entries)),
-        pa.array([entry.data for entry in entries], pa.binary()),
+        np.frombuffer(b"".join(entry.data for entry in entries), np.uint8),
+        bounds[:-1],
+        bounds[1:],
     )
 
 
@@ -144,9 +147,8 @@ class _Group:
     """
 
     def __init__(self, entries: StoredEntries, max_message_size_bytes: int | None) -> None:
-        self.data, bounds = entries.data, entries.bounds
-        self.starts, self.ends = bounds[:-1], bounds[1:]
-        split = split_entries(self.data, bounds)
+        self.data, self.starts, self.ends = entries.data, entries.starts, entries.ends
+        split = split_entries(entries)
         # After the metadata of the entries comes an empty row, the source of missing fields.
         metadata = pick_ranges(self.data, split.metadata_at, split.payload_at)
         self.metadata = pa.concat_arrays([metadata, pa.array([b""], pa.binary())])
@@ -193,10 +195,13 @@ class _Group:
         )
 
     def decode(self, target_bytes: int) -> Iterator[DecodedEntries]:
-        """Yield the entries in batches."""
+        """Yield the entries in batches of equal size, as far as their sizes are known before they are split."""
         first = 0
         while first < len(self.ends):
-            rows = self._take_apart(first, target_bytes)
+            sizes = np.cumsum(self._claimed_sizes(first))
+            batches = round(int(sizes[-1]) / target_bytes)
+            end = first + 1 + int(np.searchsorted(sizes, sizes[-1] / batches)) if batches > 1 else len(self.ends)
+            rows = self._take_apart(first, end)
             walked = columns.walk_metadata(rows.batch_metadata(), SINGLE)
             named = columns.message_columns(walked)
             bad = _bad_entries(rows, walked, named)
@@ -207,9 +212,8 @@ class _Group:
             yield _RowColumns(self, first, rows, walked, named).decoded()
             first += len(rows.counts)
 
-    def _take_apart(self, first: int, target_bytes: int) -> MessageRows:
-        """Split the entries from `first` on, up to about `target_bytes`."""
-        end = self._end_of_batch(first, target_bytes)
+    def _take_apart(self, first: int, end: int) -> MessageRows:
+        """Split the entries from `first` to `end`."""
         whole, data = self._whole[first:end], self.data
         starts, ends = self._payload_at[first:end], self.ends[first:end]
         payloads: dict[int, Bytes] = {}
@@ -229,12 +233,11 @@ class _Group:
             messages[whole] = 0
         return message_rows(data, starts, ends, messages, whole, bounds)
 
-    def _end_of_batch(self, first: int, target_bytes: int) -> int:
-        """Return the end of the entries from `first` on with about `target_bytes` by the sizes in their metadata."""
+    def _claimed_sizes(self, first: int) -> Int64s:
+        """Return the uncompressed size of each entry from `first` on, as its metadata claims it."""
         packed = (self._codecs[first:] != Codec.NONE) & ~self._whole[first:]
         claimed = np.clip(self._sizes[first:], 0, MAX_UNCOMPRESSED_BYTES)
-        sizes = np.where(packed, claimed, self.ends[first:] - self.starts[first:])
-        return first + min(int(np.searchsorted(np.cumsum(sizes), target_bytes)) + 1, len(sizes))
+        return np.where(packed, claimed, self.ends[first:] - self.starts[first:])
 
     def _joined(
         self, whole: Bools, starts: Int64s, ends: Int64s, payloads: Mapping[int, Bytes]

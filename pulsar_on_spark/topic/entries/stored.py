@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from crc32c import crc32c
 
 from pulsar_on_spark.protocol.entry_frame import CHECKSUM_MAGIC
@@ -18,37 +16,26 @@ _CHECKSUM_BYTES = 6
 """Size of the magic number and the checksum that follows it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredEntries:
     """Entries as received.
 
     Attributes:
         ledger_ids: The ledger id of each entry.
         entry_ids: The entry id of each entry.
-        payloads: The bytes of each entry, without nulls.
+        data: Bytes that contain the entries, in any order.
+        starts: The start of each entry in `data`.
+        ends: The end of each entry in `data`.
     """
 
     ledger_ids: Int64s
     entry_ids: Int64s
-    payloads: pa.BinaryArray
+    data: Bytes
+    starts: Int64s
+    ends: Int64s
 
     def __len__(self) -> int:
         return len(self.entry_ids)
-
-    @cached_property
-    def data(self) -> Bytes:
-        """The concatenated bytes of the entries, for the offsets in `bounds`."""
-        data = self.payloads.buffers()[2]
-        return np.frombuffer(data or b"", np.uint8)
-
-    @cached_property
-    def bounds(self) -> Int64s:
-        """The starts of the entries in `data`, and the end of the last one."""
-        count = len(self.payloads)
-        if count == 0:
-            return np.zeros(1, np.int64)
-        offsets = np.frombuffer(self.payloads.buffers()[1], np.int32, count + 1, 4 * self.payloads.offset)
-        return offsets.astype(np.int64)
 
 
 class SplitEntries(NamedTuple):
@@ -59,9 +46,9 @@ class SplitEntries(NamedTuple):
     valid: Bools
 
 
-def split_entries(data: Bytes, bounds: Int64s) -> SplitEntries:
-    """Find the parts of contiguous entries, as `entry_frame.split_entry` does for a single entry."""
-    starts, ends = bounds[:-1], bounds[1:]
+def split_entries(entries: StoredEntries) -> SplitEntries:
+    """Find the parts of entries, as `entry_frame.split_entry` does for a single entry."""
+    data, starts, ends = entries.data, entries.starts, entries.ends
     if len(data) == 0:
         return SplitEntries(starts, starts, np.zeros(len(starts), np.bool_))
     # For an entry that is too short, bytes after it are read; the result is then discarded.

@@ -79,6 +79,10 @@ class JournalFrames:
         """Begin a pass, which reads each file up to its length when first used (see `LogReader.begin_pass`)."""
         self._reader.begin_pass()
 
+    def read_ahead(self, size_bytes: int) -> None:
+        """Read the next bytes, up to `size_bytes`, at once: the frames in them share one window."""
+        self._reader.read_ahead(size_bytes)
+
     def read(self, record: LogRecord) -> Frame | None:
         """Return the next frame; None if it does not exist yet, or if the record lacks its fragment's first frame.
 

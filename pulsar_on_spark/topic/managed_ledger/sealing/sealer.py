@@ -44,6 +44,8 @@ much memory. Chunks of 32 MiB were no faster."""
 MAX_CHUNK_BYTES = 96 << 20
 """Maximum bytes of a chunk with many ledgers. Chunks grow with the number of ledgers, so that batches are not shared by
 too many of them."""
+_MORE_BYTES = 1 << 20
+"""Bytes that are read with a chunk, which ends after the frame with which it reaches its size."""
 MAX_PASS_BYTES = 1 << 30
 """Bytes of the journal after which a pass ends, so that trimming can run between passes."""
 PACE_S = 1.0
@@ -244,6 +246,8 @@ class _Pass:
         self._committing: Future[SealedFile | None] | None = None
         self._entries = self._journal_bytes = self._file_bytes = 0
         self._ledgers: set[LedgerId] = set()
+        self._chunk_ledgers = 0
+        """Number of ledgers of the last chunk, as a guess for the next one."""
 
     def run(self) -> SealReport:
         """Seal frames until `MAX_PASS_BYTES` are read or no frame is left that may be sealed."""
@@ -252,8 +256,7 @@ class _Pass:
         lost = False
         with ThreadPoolExecutor(1, thread_name_prefix="sealer-commit") as executor:
             try:
-                while self._journal_bytes < MAX_PASS_BYTES and (frames := self._chunk()):
-                    self._add(frames)
+                while self._journal_bytes < MAX_PASS_BYTES and self._add_chunk():
                     if self._frames.given_up is not None or (self._builder is not None and self._builder.is_full):
                         self._submit(executor)
                 self._submit(executor)
@@ -267,9 +270,53 @@ class _Pass:
         seconds = time.monotonic() - started
         return SealReport(self._entries, len(self._ledgers), self._journal_bytes, self._file_bytes, seconds, lost)
 
+    def _add_chunk(self) -> bool:
+        """Add the entries of the next chunk to the builder; return False if there is none now."""
+        frames = self._chunk()
+        if frames:
+            self._add(frames)
+        return bool(frames)
+
     def _chunk(self) -> list[Frame]:
-        """Read the next frames that may be sealed, up to the size of a chunk; empty if there are none now."""
+        """Read the next frames that may be sealed, up to the size of a chunk; empty if there are none now.
+
+        The frames share one window, so that their payloads need not be copied together.
+        """
         record, frames = self._found.record, self._frames
+        self._pass_given_up()
+        stop = None if self._tail or record.state is LogState.CLOSED else ended_before(record)
+        chunk: list[Frame] = []
+        after: Frame | None = None
+        ledgers: set[LedgerId] = set()
+        size_bytes = 0
+        frames.read_ahead(_chunk_bytes(self._chunk_ledgers) + _MORE_BYTES)
+        while size_bytes < _chunk_bytes(len(ledgers)) and (stop is None or frames.next < stop) and not frames.given_up:
+            frame = frames.read(record)
+            if frame is None:
+                break
+            if chunk and frame.window is not chunk[0].window:
+                after = frame
+                break
+            chunk.append(frame)
+            ledgers.update(ledgers_in(frame))
+            size_bytes += frame.header.size_bytes
+        self._chunk_ledgers = len(ledgers)
+        # Only later frames show that a frame is acknowledged, and a chunk may be a single long one.
+        while chunk and sealable_to(record, frames.lac) < chunk[0].header.number and not frames.given_up:
+            frame = frames.read(record)
+            if frame is None:
+                break
+            after = after or frame
+        limit = sealable_to(record, frames.lac)
+        sealable = [frame for frame in chunk if frame.header.number <= limit]
+        left = chunk[len(sealable)] if len(sealable) < len(chunk) else after
+        if left is not None:
+            frames.rewind(left)
+        return sealable
+
+    def _pass_given_up(self) -> None:
+        """Skip the next frames if an operator has given them up."""
+        frames = self._frames
         if (lost := frames.given_up) is not None:
             # The file with the earlier entries was finished, because the entries of a segment have no gaps.
             frames.pass_given_up()
@@ -279,23 +326,6 @@ class _Pass:
                 *(lost[0], frames.next - 1, self._sealer.incarnation),
                 extra={"incarnation": self._sealer.incarnation},
             )
-        stop = None if self._tail or record.state is LogState.CLOSED else ended_before(record)
-        frames_read: list[Frame] = []
-        ledgers: set[LedgerId] = set()
-        size_bytes = 0
-        while size_bytes < _chunk_bytes(len(ledgers)) and (stop is None or frames.next < stop) and not frames.given_up:
-            frame = frames.read(record)
-            if frame is None:
-                break
-            frames_read.append(frame)
-            ledgers.update(ledgers_in(frame))
-            size_bytes += frame.header.size_bytes
-        limit = sealable_to(record, frames.lac)
-        above = next((frame for frame in frames_read if frame.header.number > limit), None)
-        if above is None:
-            return frames_read
-        frames.rewind(above)
-        return [frame for frame in frames_read if frame.header.number <= limit]
 
     def _add(self, frames: list[Frame]) -> None:
         sealer = self._sealer

@@ -171,6 +171,16 @@ def test_frames_above_the_lac_are_not_sealed(log: LogOnDisk) -> None:
     assert len(sealed_entries(log.root, log.ledger("a"))) == 3
 
 
+def test_frames_longer_than_a_chunk(log: LogOnDisk) -> None:
+    """Only the next frame shows that such a frame is acknowledged, and a chunk ends before it."""
+    made = [random.Random(number).randbytes(sealer.CHUNK_BYTES + number) for number in range(3)]
+    for each in made:
+        log.append({"a": [each]})
+    log.idle()
+    assert seal(log).entries == 3
+    assert sealed_entries(log.root, log.ledger("a")) == made
+
+
 def test_closed_files_only(log: LogOnDisk) -> None:
     log.append({"a": [entry(0)]})
     log.roll()
