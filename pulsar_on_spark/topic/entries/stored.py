@@ -23,7 +23,7 @@ class StoredEntries:
     Attributes:
         ledger_ids: The ledger id of each entry.
         entry_ids: The entry id of each entry.
-        data: Bytes that contain the entries, in any order.
+        data: Bytes that contain the entries in order; there may be other bytes between two entries.
         starts: The start of each entry in `data`.
         ends: The end of each entry in `data`.
     """

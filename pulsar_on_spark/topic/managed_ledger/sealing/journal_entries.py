@@ -12,11 +12,12 @@ from pulsar_on_spark.ledger.journal.log import FrameKind
 from pulsar_on_spark.model.errors import CorruptJournalError
 from pulsar_on_spark.model.ids import LedgerId
 from pulsar_on_spark.protocol.field_walk import Bytes, Int64s
+from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.rows import GROUP_ENTRIES
 from pulsar_on_spark.topic.entries.stored import StoredEntries
 
 GROUP_BYTES = 12 << 20
-"""Approximate bytes of a group. A group has a fixed cost of 1 ms, so that a chunk of one ledger should be one group."""
+"""Approximate limit of a group that is not copied. A group costs 1 ms beside the work for its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +37,59 @@ class JournalEntries:
     taken_max_ms: Int64s
     _ledger_ids: Int64s
     _entry_ids: Int64s
-    _data: Bytes
-    """The window that has all frames."""
+    _windows: Sequence[memoryview]
+    """The bytes that were read with each frame; frames that were read at once share them."""
+    _frames: Int64s
+    """Index of each entry's frame."""
     _starts: Int64s
-    """The start of each entry's payload in the window."""
+    """Start of each entry in the window of its frame."""
     _ends: Int64s
 
     def groups(self, wanted: Collection[LedgerId]) -> Iterator[StoredEntries]:
-        """Yield the entries of some ledgers, in groups of about `GROUP_BYTES` and at most `GROUP_ENTRIES`."""
+        """Yield the entries of some ledgers, in groups of at most `GROUP_ENTRIES`.
+
+        Entries that are in order in one window, as those of a single ledger are, stay there: a chunk of them is one
+        group. Others are copied together, `RECORD_BATCH_BYTES` at a time, so that they stay in the CPU's cache.
+        """
         rows = np.arange(len(self._starts))
         if not set(self.ledgers.tolist()).issubset(wanted):
             rows = np.flatnonzero(np.isin(self._ledger_ids, list(wanted)))
         ends = np.cumsum(self._ends[rows] - self._starts[rows])
+        is_in_order = self._is_in_order(rows)
+        size_bytes = GROUP_BYTES if is_in_order else RECORD_BATCH_BYTES
         first = before = 0
         while first < len(rows):
-            end = min(int(np.searchsorted(ends, before + GROUP_BYTES)) + 1, first + GROUP_ENTRIES, len(rows))
+            end = min(int(np.searchsorted(ends, before + size_bytes)) + 1, first + GROUP_ENTRIES, len(rows))
             chosen = rows[first:end]
-            yield StoredEntries(
-                self._ledger_ids[chosen], self._entry_ids[chosen], self._data, self._starts[chosen], self._ends[chosen]
-            )
+            placed = self._in_window(chosen) if is_in_order else self._copied(chosen)
+            yield StoredEntries(self._ledger_ids[chosen], self._entry_ids[chosen], *placed)
             first, before = end, int(ends[end - 1])
+
+    def _is_in_order(self, rows: Int64s) -> bool:
+        frames, starts, ends = self._frames[rows], self._starts[rows], self._ends[rows]
+        windows = {id(self._windows[frame]) for frame in np.unique(frames).tolist()}
+        return len(windows) == 1 and bool((starts[1:] >= ends[:-1]).all())
+
+    def _in_window(self, rows: Int64s) -> tuple[Bytes, Int64s, Int64s]:
+        """Return the window that has these entries, with the start and the end of each."""
+        window = self._windows[self._frames[rows[0]]]
+        return np.frombuffer(window, np.uint8), self._starts[rows], self._ends[rows]
+
+    def _copied(self, rows: Int64s) -> tuple[Bytes, Int64s, Int64s]:
+        """Return these entries one after the other, with the start and the end of each."""
+        bounds = np.append(0, np.cumsum(self._ends[rows] - self._starts[rows]))
+        return np.frombuffer(b"".join(self._pieces(rows)), np.uint8), bounds[:-1], bounds[1:]
+
+    def _pieces(self, rows: Int64s) -> Iterator[memoryview]:
+        """Yield the bytes of entries, those that are adjacent in a frame as one piece."""
+        frames, starts, ends = self._frames[rows], self._starts[rows], self._ends[rows]
+        goes_on = (frames[1:] == frames[:-1]) & (starts[1:] == ends[:-1])
+        begins = np.flatnonzero(np.append(True, ~goes_on))
+        last = np.append(begins[1:], len(rows)) - 1
+        for frame, start, end in zip(
+            frames[begins].tolist(), starts[begins].tolist(), ends[last].tolist(), strict=True
+        ):
+            yield self._windows[frame][start:end]
 
 
 def ledgers_in(frame: Frame) -> list[LedgerId]:
@@ -67,7 +101,7 @@ def ledgers_in(frame: Frame) -> list[LedgerId]:
 
 
 def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
-    """Return the entries of consecutive frames, which share one window; None if there are none. No payload is copied.
+    """Return the entries of consecutive frames; None if there are none.
 
     Raises:
         CorruptJournalError: a frame is malformed, or a ledger's entries have a gap.
@@ -75,7 +109,6 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
     frames = [frame for frame in frames if frame.header.kind is FrameKind.ENTRIES]
     if not frames:
         return None
-    assert all(frame.window is frames[0].window for frame in frames), "their payloads have offsets in one window"
     columns = [frame.entry_columns() for frame in frames]
     ledger_ids = np.concatenate([each.ledger_ids for each in columns])
     entry_ids = np.concatenate([each.entry_ids for each in columns])
@@ -101,7 +134,8 @@ def entries_of(frames: Sequence[Frame]) -> JournalEntries | None:
         taken_max_ms=np.maximum.reduceat(taken_ms, begins),
         _ledger_ids=ledger_ids,
         _entry_ids=entry_ids,
-        _data=np.frombuffer(frames[0].window, np.uint8),
+        _windows=[frame.window for frame in frames],
+        _frames=np.repeat(np.arange(len(frames)), [len(each.entry_ids) for each in columns])[rows],
         _starts=np.concatenate([each[:-1] for each in bounds]).astype(np.int64)[rows],
         _ends=np.concatenate([each[1:] for each in bounds]).astype(np.int64)[rows],
     )

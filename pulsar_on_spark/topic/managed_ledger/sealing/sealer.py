@@ -246,8 +246,6 @@ class _Pass:
         self._committing: Future[SealedFile | None] | None = None
         self._entries = self._journal_bytes = self._file_bytes = 0
         self._ledgers: set[LedgerId] = set()
-        self._chunk_ledgers = 0
-        """Number of ledgers of the last chunk, as a guess for the next one."""
 
     def run(self) -> SealReport:
         """Seal frames until `MAX_PASS_BYTES` are read or no frame is left that may be sealed."""
@@ -280,7 +278,7 @@ class _Pass:
     def _chunk(self) -> list[Frame]:
         """Read the next frames that may be sealed, up to the size of a chunk; empty if there are none now.
 
-        The frames share one window, so that their payloads need not be copied together.
+        Those that are read at once share one window: their payloads need not be copied together.
         """
         record, frames = self._found.record, self._frames
         self._pass_given_up()
@@ -289,18 +287,14 @@ class _Pass:
         after: Frame | None = None
         ledgers: set[LedgerId] = set()
         size_bytes = 0
-        frames.read_ahead(_chunk_bytes(self._chunk_ledgers) + _MORE_BYTES)
+        frames.read_ahead(CHUNK_BYTES + _MORE_BYTES)
         while size_bytes < _chunk_bytes(len(ledgers)) and (stop is None or frames.next < stop) and not frames.given_up:
             frame = frames.read(record)
             if frame is None:
                 break
-            if chunk and frame.window is not chunk[0].window:
-                after = frame
-                break
             chunk.append(frame)
             ledgers.update(ledgers_in(frame))
             size_bytes += frame.header.size_bytes
-        self._chunk_ledgers = len(ledgers)
         # Only later frames show that a frame is acknowledged, and a chunk may be a single long one.
         while chunk and sealable_to(record, frames.lac) < chunk[0].header.number and not frames.given_up:
             frame = frames.read(record)
