@@ -370,6 +370,41 @@ def test_memory_is_bounded_and_bytes_are_read_once(tmp_path, count, size):
     assert sum(each.size_bytes for each in files.reads) < path.stat().st_size * (1.1 if size < 1000 else 2)
 
 
+def test_frames_that_are_read_ahead_share_a_window_and_are_read_once(tmp_path):
+    """A reader may go back to a frame of the window, and read ahead from there."""
+    frames = frames_of(40, size=1_000)
+    path = store(tmp_path, HEADER.encode() + b"".join(map(content, frames)))
+    files = CountingFiles()
+    scanner = scanner_of(path, files)
+    done = 0
+    while done < len(frames):
+        scanner.read_ahead(13_000)
+        found = []
+        for expected in frames[done : done + 8]:
+            position = scanner.position
+            found.append(scanner.next_frame())
+            assert found[-1].window is found[0].window
+            assert found[-1].data == content(expected)
+        done += len(found)
+        if done < len(frames):
+            scanner.rewind(position)
+            done -= 1
+    assert sum(each.size_bytes for each in files.reads) == path.stat().st_size - len(HEADER.encode())
+
+
+def test_reading_ahead_reads_no_more_than_the_file_has(tmp_path):
+    path = store(tmp_path, HEADER.encode())
+    scanner = scanner_of(path)
+    first, second = frames_of(2)
+    for part, expected in ((b"", CleanEnd), (content(first)[:-1], TornEnd)):
+        append(path, part)
+        scanner.read_ahead(1 << 40)
+        assert isinstance(scanner.next_frame(), expected)
+    append(path, content(first)[-1:] + content(second))
+    scanner.read_ahead(1 << 40)
+    assert [bytes(scanner.next_frame().data) for _ in range(2)] == [content(first), content(second)]
+
+
 def test_a_growing_file_is_followed_without_rereading(tmp_path):
     path = store(tmp_path, HEADER.encode())
     files = CountingFiles()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
@@ -20,7 +21,8 @@ from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.entry_frame import join_entry
 from pulsar_on_spark.protocol.messages import MessageMetadata, SingleMessageMetadata
 from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
-from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries
+from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries, decode_groups
+from pulsar_on_spark.topic.entries.stored import StoredEntries
 from tests.kit.pulsar_entries import ClientMessage, batch_entry, read_entry, read_metadata, single_entry
 from tests.kit.walks import both_walks  # noqa: F401
 
@@ -318,6 +320,16 @@ def test_batches_have_complete_entries_and_count_their_messages() -> None:
 def test_compressed_entries_give_batches_of_bounded_size() -> None:
     entries = [batch_entry([ClientMessage(bytes(100_000))] * 10, Codec.ZSTD)] * 10
     assert [len(piece.entry_rows) for piece in _decode(entries, target_bytes=2_000_000)] == [2] * 5
+
+
+def test_batches_of_a_group_are_of_equal_size() -> None:
+    """A small last batch would cost as much as a large one, in segments and for their readers."""
+    entry = np.frombuffer(batch_entry([ClientMessage(b"x" * 1_000)] * 10), np.uint8)
+    for entries, batches in ((10, [10]), (13, [13]), (22, [11, 11]), (31, [11, 10, 10])):
+        ids, bounds = np.arange(entries), np.arange(entries + 1) * len(entry)
+        group = StoredEntries(ids, ids, np.tile(entry, entries), bounds[:-1], bounds[1:])
+        decoded = decode_groups([group], target_bytes=100_000)
+        assert [len(piece.entry_rows) for piece in decoded] == batches
 
 
 def test_a_broken_batch_after_others_of_its_group_stays_whole() -> None:

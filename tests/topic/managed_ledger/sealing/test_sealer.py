@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulsar_on_spark.ledger.journal import log_reader
+from pulsar_on_spark.ledger.journal import codec_scan, log_reader
 from pulsar_on_spark.ledger.journal.log import LogState
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
@@ -28,7 +28,7 @@ from pulsar_on_spark.topic.maintenance.files.merge import merge
 from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
-from pulsar_on_spark.topic.managed_ledger.sealing import sealed_rows, sealer
+from pulsar_on_spark.topic.managed_ledger.sealing import journal_entries, sealed_rows, sealer
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from tests.kit import messages
@@ -263,6 +263,36 @@ def test_many_files_and_chunks(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch) 
     assert max(len(segment.places) for segment in segments) > 1, "a segment continues from chunk to chunk"
     for ledger, entries in log.entries.items():
         assert sealed_entries(log.root, ledger) == entries
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_frames_of_all_sizes_in_chunks_of_all_sizes(log: LogOnDisk, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Entries stay in the window that was read if they are in order in it; else they are copied together."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(sealer, "CHUNK_BYTES", chance.choice([1, 3_000, 20_000]))
+    monkeypatch.setattr(sealer, "MAX_CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(sealer, "_MORE_BYTES", chance.choice([0, 2_000]))
+    monkeypatch.setattr(journal_entries, "GROUP_BYTES", chance.choice([1, 5_000, 50_000]))
+    monkeypatch.setattr(journal_entries, "RECORD_BATCH_BYTES", chance.choice([1, 5_000]))
+    monkeypatch.setattr(codec_scan, "WINDOW_BYTES", chance.choice([64, 4_000]))
+    own = Sealer(log.root, log.incarnation, is_live=True)
+    sealed = 0
+    for _ in range(5):
+        for _ in range(chance.randrange(1, 12)):
+            topics = chance.choice([["a"], ["a"], ["b"], ["b", "a"]])
+            sizes = [chance.choice([0, 20, 300, 9_000]) for _ in range(chance.randrange(1, 6))]
+            log.append({topic: [chance.randbytes(size) for size in sizes] for topic in topics})
+            if chance.random() < 0.2:
+                log.idle()
+            if chance.random() < 0.1:
+                log.roll()
+        log.idle()
+        own.seal(tail=chance.random() < 0.7)
+    own.seal(tail=True)
+    for ledger, entries in log.entries.items():
+        sealed += len(entries)
+        assert sealed_entries(log.root, ledger) == entries
+    assert sealed == sum(segment.entries for segment in log.root.store.view().all(SegmentRecord))
 
 
 def test_publish_times_and_counts(log: LogOnDisk) -> None:
