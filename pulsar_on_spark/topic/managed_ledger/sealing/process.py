@@ -251,8 +251,8 @@ def _run(
         _Worker(RootHandle.open(root), incarnation, policy, gauges, stop).run()
     except _StoppedError:
         pass
-    except JournalFencedError as error:
-        log.info("%s", error)
+    except JournalFencedError:  # the broker has closed the journal, or reports itself that it was taken over
+        log.info("Sealing of incarnation %s ends, because its journal is no longer open.", incarnation)
 
 
 class _Worker:
