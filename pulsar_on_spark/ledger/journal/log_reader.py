@@ -176,12 +176,11 @@ class LogReader(Generic[F]):
     def read_ahead(self, size_bytes: int) -> None:
         """Read the next bytes of the copy in use, and of each copy that is used later, up to `size_bytes` at once.
 
-        The frames in them share one window. Errors are left to `next`, which reads the same bytes.
+        The frames in them share one window. Errors are left to `next`, because the next frame may be readable.
         """
         self._ahead_bytes = size_bytes
-        if self._scanner is not None and self.walk.copy is not None:
-            with suppress(StorageError, OSError):
-                self._scanner.read_ahead(size_bytes)
+        if self.walk.copy is not None:
+            self._read_ahead()
 
     def next(self, *, every: bool = False) -> F | None:
         """Read the next frame; None if no copy has it.
@@ -290,8 +289,6 @@ class LogReader(Generic[F]):
             scanner = file.scanner_at(self.walk.next)
             if scanner is not None and not self._heads_only:
                 scanner = file.scanner_at(self.walk.next, scanner.position, heads_only=False)
-            if scanner is not None and self._ahead_bytes:
-                scanner.read_ahead(self._ahead_bytes)
             first = file.start().chain.next_number
         except (StorageError, OSError) as error:
             self._note(copy, error)
@@ -302,7 +299,13 @@ class LogReader(Generic[F]):
         self._scanner = scanner
         self._unreachable.pop(copy, None)
         self.walk.use(copy, first)
+        self._read_ahead()
         return True
+
+    def _read_ahead(self) -> None:
+        if self._scanner is not None and self._ahead_bytes:
+            with suppress(StorageError, OSError):  # bytes of later frames, perhaps
+                self._scanner.read_ahead(self._ahead_bytes)
 
     def _file(self, copy: Copy) -> OpenJournalFile | None:
         """Return the open file of a copy, which is opened at the first call; None if it could not be opened."""

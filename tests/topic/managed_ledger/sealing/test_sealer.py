@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import dataclass
+from errno import EIO
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from pulsar_on_spark.model.names import TopicName
 from pulsar_on_spark.protocol.compression import Codec
 from pulsar_on_spark.protocol.messages import MessageMetadata
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.storage.files import OsFiles
 from pulsar_on_spark.topic.catalog import catalog
 from pulsar_on_spark.topic.catalog.catalog import delete_topic
 from pulsar_on_spark.topic.data_path.reading import rows_of
@@ -29,7 +32,7 @@ from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.sealing import journal_entries, sealed_rows, sealer
-from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalLag
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames, JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from tests.kit import messages
 from tests.kit.cached_bytes import cached_bytes, can_forget
@@ -293,6 +296,32 @@ def test_frames_of_all_sizes_in_chunks_of_all_sizes(log: LogOnDisk, monkeypatch:
         sealed += len(entries)
         assert sealed_entries(log.root, ledger) == entries
     assert sealed == sum(segment.entries for segment in log.root.store.view().all(SegmentRecord))
+
+
+def test_a_frame_is_read_although_those_that_are_read_ahead_cannot_be(
+    log: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes that are read at once are those of later frames, too."""
+    monkeypatch.setattr(codec_scan, "WINDOW_BYTES", 1)
+    for _ in range(3):
+        log.append({"a": [bytes(10_000)]})
+    log.idle()
+    readable = 25_000
+
+    @dataclass(frozen=True)
+    class BadDisk(OsFiles):
+        def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+            if offset + len(target) > readable:
+                raise OSError(EIO, "bad sector")
+            return super().read_into(fd, offset, target)
+
+    frames = JournalFrames(log.incarnation, log.root.current_journal_paths, 0, BadDisk())
+    frames.read_ahead(1 << 20)
+    for number in range(2):
+        frame = frames.read(log.record)
+        assert frame is not None
+        assert frame.header.number == number
+    frames.close()
 
 
 def test_publish_times_and_counts(log: LogOnDisk) -> None:
