@@ -107,6 +107,8 @@ class FrameScanner:
         self._window = _NOTHING
         self._window_start = 0
         self._size_bytes = 0
+        self._has_held = False
+        """True if the window begins with bytes that were read earlier, when their frame was perhaps half written."""
 
     @property
     def position(self) -> ScanPosition:
@@ -120,6 +122,13 @@ class FrameScanner:
             FormatVersionError: a newer version wrote the frame.
             StoragePathError: the file cannot be read.
         """
+        found = self._next_frame()
+        if isinstance(found, BadFrame) and self._has_held:
+            self._has_held = False
+            found = self._next_frame()  # from the file, because a bad frame empties the window
+        return found
+
+    def _next_frame(self) -> Frame | ScanEnd:
         found = self._header()
         if not isinstance(found, FrameHeader):
             return found
@@ -285,6 +294,7 @@ class FrameScanner:
 
     def _load(self, offset: int, size_bytes: int, held: memoryview = _NOTHING) -> None:
         """Fill a new window from `offset` on: with the bytes `held`, which were read before, then from the file."""
+        self._has_held = len(held) > 0
         window = np.empty(size_bytes, np.uint8).data
         window[: len(held)] = held
         with _reading(self._name):

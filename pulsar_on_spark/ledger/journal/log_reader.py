@@ -259,7 +259,8 @@ class LogReader(Generic[F]):
         scanner = self._scanner
         assert scanner is not None, "the copy was entered"
         try:
-            if scanner.position.offset >= self._pass_end(copy):
+            # A frame that is acknowledged must be found in one of the copies, however long this one was.
+            if scanner.position.offset >= self._pass_end(copy) and not self.walk.is_due:
                 return None
             found = scanner.next_head() if self._heads_only else scanner.next_frame()
         except (StorageError, OSError) as error:

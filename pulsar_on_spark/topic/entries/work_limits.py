@@ -3,7 +3,7 @@
 | limit | entries above it |
 |---|---|
 | `MAX_MESSAGES_IN_ENTRY`, `MAX_UNCOMPRESSED_BYTES` | stay whole for all readers |
-| `GROUP_DENSE_BYTES` of a group's dense entries | stay whole in segments; readers split them one by one |
+| `GROUP_DENSE_BYTES` of dense entries in 4 MiB | stay whole in segments; readers split them one by one |
 
 An entry is *dense* if its rows take more than `DENSE_TIMES` the bytes of its stored payload. A client's batch is dense
 if its messages repeat each other. Without the second limit, a producer that sends 10 MB of dense entries a second would
@@ -19,12 +19,13 @@ import numpy as np
 from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
 from pulsar_on_spark.protocol.field_walk import Bools, Int64s
+from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 
 ROW_BYTES: Final = 64
 """The work for a row without its value, expressed in bytes of values: about 6 us."""
 DENSE_TIMES: Final = 32
 GROUP_DENSE_BYTES: Final = 32 << 20
-"""Limit for the work of a group's dense entries, in bytes of values (see `ROW_BYTES`).
+"""Limit for the work of dense entries in each `RECORD_BATCH_BYTES` of a group, in bytes of values (see `ROW_BYTES`).
 
 So a group of 1 MiB has at most a million rows, which take some seconds.
 """
@@ -50,4 +51,5 @@ def above_group_budget(messages: Int64s, uncompressed_bytes: Int64s, stored_byte
     """
     work = uncompressed_bytes + ROW_BYTES * messages
     is_dense = work > DENSE_TIMES * np.maximum(stored_bytes, 1)
-    return is_dense & (np.cumsum(np.where(is_dense, work, 0)) > GROUP_DENSE_BYTES)
+    budget = GROUP_DENSE_BYTES * max(1, round(int(stored_bytes.sum()) / RECORD_BATCH_BYTES))
+    return is_dense & (np.cumsum(np.where(is_dense, work, 0)) > budget)

@@ -405,6 +405,19 @@ def test_reading_ahead_reads_no_more_than_the_file_has(tmp_path):
     assert [bytes(scanner.next_frame().data) for _ in range(2)] == [content(first), content(second)]
 
 
+def test_half_of_a_write_that_was_read_ahead_is_read_again(tmp_path):
+    """A file system may show a file's new length before its last bytes."""
+    first, second = map(content, frames_of(2))
+    path = store(tmp_path, HEADER.encode() + first + second[:-60] + bytes(30))
+    scanner = scanner_of(path)
+    scanner.read_ahead(1 << 20)
+    assert isinstance(scanner.next_frame(), Frame)
+    assert isinstance(scanner.next_frame(), TornEnd)
+    path.write_bytes(HEADER.encode() + first + second)
+    scanner.read_ahead(1 << 20)
+    assert scanner.next_frame().data == second
+
+
 def test_a_growing_file_is_followed_without_rereading(tmp_path):
     path = store(tmp_path, HEADER.encode())
     files = CountingFiles()

@@ -104,5 +104,6 @@ def test_only_the_copy_that_readers_read_first_stays(tmp_path: Path, name: str) 
         assert reader.next() is not None
         read_first, _ = reader.source
     cached = {copy: cached_bytes(open_name(place.file(copy))) for copy in record.fragments[0].copies}
-    assert cached.pop(read_first) >= 40 * MIB
+    # The kernel may take pages at any time; it took half a MiB in one run.
+    assert cached.pop(read_first) >= 36 * MIB
     assert max(cached.values()) <= STEP_BYTES + MIB

@@ -296,7 +296,8 @@ class _Pass:
             ledgers.update(ledgers_in(frame))
             size_bytes += frame.header.size_bytes
         # Only later frames show that a frame is acknowledged, and a chunk may be a single long one.
-        while chunk and sealable_to(record, frames.lac) < chunk[0].header.number and not frames.given_up:
+        while chunk and sealable_to(record, frames.lac) < chunk[-1].header.number and not frames.given_up:
+            self._sealer._pace()
             frame = frames.read(record)
             if frame is None:
                 break

@@ -7,11 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from errno import EIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pulsar_on_spark.ledger.journal import codec_scan, log_reader
+from pulsar_on_spark.ledger.journal.frames import Frame
 from pulsar_on_spark.ledger.journal.log import LogState
+from pulsar_on_spark.ledger.journal.log_reader import LogReader
 from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.ledger.segments.segment_reader import read_batches
 from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord, SealRecord, SegmentRecord
@@ -32,6 +35,7 @@ from pulsar_on_spark.topic.maintenance.repair import storage_paths
 from pulsar_on_spark.topic.managed_ledger.chain import chain
 from pulsar_on_spark.topic.managed_ledger.chain.slices import SegmentSlice
 from pulsar_on_spark.topic.managed_ledger.sealing import journal_entries, sealed_rows, sealer
+from pulsar_on_spark.topic.managed_ledger.sealing.journal_entries import JournalEntries
 from pulsar_on_spark.topic.managed_ledger.sealing.journal_frames import JournalFrames, JournalLag
 from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from tests.kit import messages
@@ -296,6 +300,45 @@ def test_frames_of_all_sizes_in_chunks_of_all_sizes(log: LogOnDisk, monkeypatch:
         sealed += len(entries)
         assert sealed_entries(log.root, ledger) == entries
     assert sealed == sum(segment.entries for segment in log.root.store.view().all(SegmentRecord))
+
+
+def test_an_acknowledged_frame_is_read_beyond_the_end_of_a_pass(log: LogOnDisk) -> None:
+    """Another copy, which was longer when the pass used it first, has shown that it is acknowledged."""
+    reader = LogReader(log.incarnation, log.root.current_journal_paths, Frame)
+    log.append({"a": [entry(0)]})
+    reader.main_read(log.record, 0)
+    reader.begin_pass()
+    assert reader.next() is not None
+    for number in range(1, 4):
+        log.append({"a": [entry(number)]})
+    assert reader.next() is None
+    reader.walk.lac = 2
+    assert [frame.header.number for frame in iter(reader.next, None)] == [1, 2]
+    assert not reader.walk.is_stuck
+    reader.close()
+
+
+@pytest.mark.parametrize("lag", [1, 3, 8])
+def test_a_chunk_whose_frames_are_acknowledged_late_is_sealed_at_once(
+    log: LogOnDisk, monkeypatch: pytest.MonkeyPatch, lag: int
+) -> None:
+    """Many frames may be in flight when a frame is written, so it names one far behind as acknowledged."""
+    monkeypatch.setattr(sealer, "CHUNK_BYTES", 5_000)
+    monkeypatch.setattr(sealer, "MAX_CHUNK_BYTES", 5_000)
+    monkeypatch.setattr(LogOnDisk, "last_frame", property(lambda log: max(-1, log._at.next_number - 1 - lag)))
+    for number in range(60):
+        log.append({"a": [random.Random(number).randbytes(500)]})
+    chunks: list[int] = []
+    add = sealed_rows.SealedFileBuilder.add
+
+    def counted(builder: sealed_rows.SealedFileBuilder, entries: JournalEntries, *rest: Any) -> None:
+        chunks.append(int(entries.counts.sum()))
+        add(builder, entries, *rest)
+
+    monkeypatch.setattr(sealed_rows.SealedFileBuilder, "add", counted)
+    assert seal(log).entries == 60 - 1 - lag
+    assert min(chunks[:-1]) >= 5, "no chunk was cut short"
+    assert sealed_entries(log.root, log.ledger("a")) == log.entries[log.ledger("a")][: 60 - 1 - lag]
 
 
 def test_a_frame_is_read_although_those_that_are_read_ahead_cannot_be(
