@@ -35,9 +35,9 @@ WINDOW_BYTES = 1024 * 1024
 """Bytes of one read where contents are read; a longer frame is read in one piece."""
 HEADS_WINDOW_BYTES = 16 * 1024
 """Bytes of one read where contents are skipped."""
-_NOTHING = memoryview(b"")
 SECTOR_BYTES = 512
 """Size of the unit that a disk writes completely or not at all."""
+_NOTHING = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,8 @@ class FrameScanner:
 
     Bytes are read once, except for those of a torn or bad frame, and of a frame at the end of a window. The scanner
     holds one window of bytes, or one frame if the frame is longer; returned frames are views of the window and keep it
-    alive. A header is used only if its
-    checksum, its number and its link to the frame before are right. Nothing is allocated for bytes that the file does
-    not have.
+    alive. A header is used only if its checksum, its number and its link to the frame before are right. Nothing is
+    allocated for bytes that the file does not have.
 
     Args:
         source: The open file.

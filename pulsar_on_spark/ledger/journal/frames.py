@@ -223,7 +223,7 @@ class Frame(FrameHead):
     """
 
     window: memoryview
-    start: int = 0
+    start: int
 
     @property
     def data(self) -> memoryview:

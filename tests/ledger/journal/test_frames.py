@@ -36,7 +36,7 @@ def decode(data: bytes) -> Frame:
     assert header.size_bytes == len(data)
     assert crc32c(view[HEADER_BYTES : header.head_bytes]) == header.directory_crc
     assert crc32c(view[header.head_bytes :]) == header.content_crc
-    return Frame(header, "file f", 0, view[HEADER_BYTES : header.head_bytes], view)
+    return Frame(header, "file f", 0, view[HEADER_BYTES : header.head_bytes], view, 0)
 
 
 def forge(kind: FrameKind, rows: int, directory: bytes, body: bytes) -> Frame:
