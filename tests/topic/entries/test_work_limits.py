@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,10 +13,11 @@ from pulsar_on_spark.ledger.segments.segment_format import SEGMENT_SCHEMA
 from pulsar_on_spark.model.ids import EntryId, LedgerId
 from pulsar_on_spark.protocol.compression import MAX_UNCOMPRESSED_BYTES, Codec
 from pulsar_on_spark.protocol.entry_frame import MAX_MESSAGES_IN_ENTRY
+from pulsar_on_spark.topic.entries.cutting import RECORD_BATCH_BYTES
 from pulsar_on_spark.topic.entries.hidden_rows import UnreadableEntry, message_rows_of
 from pulsar_on_spark.topic.entries.rebuild import rebuild_entries
 from pulsar_on_spark.topic.entries.rows import DecodedEntries, StoredEntry, decode_entries
-from pulsar_on_spark.topic.entries.work_limits import GROUP_DENSE_BYTES
+from pulsar_on_spark.topic.entries.work_limits import GROUP_DENSE_BYTES, above_group_budget
 from tests.kit.pulsar_entries import ClientMessage, batch_bomb, batch_entry, single_entry
 from tests.kit.walks import both_walks  # noqa: F401
 
@@ -98,6 +100,15 @@ def test_dense_entries_beyond_a_groups_budget_stay_whole_and_are_still_read() ->
     assert apart * 50_000 * 64 <= GROUP_DENSE_BYTES
     values = [value for batch in read(entries) for value in batch.column("value").to_pylist()]
     assert values == [*[b""] * 50_000, b"between"] * count
+
+
+@pytest.mark.parametrize(("plain_bytes", "budgets"), [(0, 1), (RECORD_BATCH_BYTES, 1), (3 * RECORD_BATCH_BYTES, 3)])
+def test_the_budget_of_a_group_grows_with_its_bytes(plain_bytes: int, budgets: int) -> None:
+    dense = 8 * GROUP_DENSE_BYTES // (50_000 * 64)
+    messages = np.array([1, *[50_000] * dense])
+    refused = above_group_budget(messages, np.zeros(1 + dense, np.int64), np.array([plain_bytes, *[100] * dense]))
+    assert not refused[0]
+    assert int((~refused[1:]).sum()) == budgets * GROUP_DENSE_BYTES // (50_000 * 64)
 
 
 def test_an_entry_that_was_whole_has_the_same_rows_in_any_columns() -> None:
