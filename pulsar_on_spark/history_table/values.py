@@ -27,8 +27,9 @@ from pulsar_on_spark.topic.entries.values.avro_schemas import arrow_of_avro
 from pulsar_on_spark.topic.entries.values.nested_casts import cast_nested
 from pulsar_on_spark.topic.entries.values.values import ParseMode, ValueCodec
 
-_ILLEGAL: Final = re.compile(r"[ ,;{}()\n\t=]")
-"""Pattern of the characters that Delta does not allow in the names of columns."""
+_ILLEGAL: Final = re.compile(r"[ ,;{}()\n\t=\0]")
+"""Pattern of the characters that Delta does not allow in the names of columns, and NUL, which ends names in Arrow's C
+interface."""
 
 
 @dataclass(frozen=True)
