@@ -25,29 +25,9 @@ RECORD = {"type": "record", "name": "S", "fields": [{"name": "value", "type": "i
 KINDS = (("long", 7), ("string", "s"), ({"type": "array", "items": "double"}, [0.5]))
 VALUES = ("value", "VALUE", "value.", "value.value", "value__v0")
 CASES = ("__KEY", "__v0", "id", "ID", "Id", "s", "\u017f")
-MARKS = (
-    "",
-    " ",
-    " a",
-    "a ",
-    "a b",
-    "a,b",
-    "a.b",
-    "a`b",
-    '["a"]',
-    '"',
-    "'",
-    "\\",
-    "*",
-    "%2F",
-    "a/b",
-    "\u00e9",
-    "a\n",
-    "\0",
-    "a\0b",
-    "a\0c",
-)
-ODD = (*METADATA_COLUMNS, *VALUES, *CASES, *MARKS)
+MARKS = ("", " ", " a", "a ", "a b", "a,b", "a.b", "a`b", '["a"]', '"', "'", "\\", "*", "%2F", "a/b", "\u00e9", "a\n")
+NULS = ("\0", "a\0b", "a\0c")
+ODD = (*METADATA_COLUMNS, *VALUES, *CASES, *MARKS, *NULS)
 names = st.sampled_from(ODD) | st.text(max_size=6)
 
 
