@@ -105,9 +105,8 @@ def history_columns(schema: SchemaRecord | None, table: Sequence[Mapping[str, An
         parts = {each["name"]: _conversion(_kind(each), kind) for each in there}
         values = {name: convert(functions.col(quoted(name))) for name, convert in parts.items() if convert is not None}
         merged |= values.keys()
-        given = field_of(field) or field["name"]  # Delta's name for a field ends at a NUL character
-        name = unused(given, min(map(version_of, [field, *there])), used)
-        made.append(HistoryColumn(name, kind, _first(list(values.values())), prefix + given))
+        name = unused(field["name"], min(map(version_of, [field, *there])), used)
+        made.append(HistoryColumn(name, kind, _first(list(values.values())), prefix + field["name"]))
     for column in table:
         if column["name"] not in merged and not is_system(column):
             name = unused(column["name"], version_of(column), used)

@@ -155,7 +155,8 @@ def version_of(column: Mapping[str, Any]) -> int:
 
 def described(columns: pa.Schema) -> list[Mapping[str, Any]]:
     """Return columns as Delta's JSON. Their names may differ only in case, which one schema in Delta cannot have."""
-    return [json.loads(schema_json(pa.schema([column])))["fields"][0] for column in columns]
+    # The name is given again, because it ends at a NUL in Arrow's C interface, by which Delta's library gets it.
+    return [{**json.loads(schema_json(pa.schema([column])))["fields"][0], "name": column.name} for column in columns]
 
 
 def with_columns(values: pa.Schema, table: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
