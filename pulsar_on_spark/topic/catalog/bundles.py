@@ -184,7 +184,7 @@ def is_open(view: RecentView, incarnation: str) -> bool:
 
 
 def is_over(view: RecentView, incarnation: str) -> bool:
-    """Return True if an incarnation is CLOSED, or has no record, because it was CLOSED long ago."""
+    """Return True if an incarnation is CLOSED. Its record is deleted when all its frames are sealed, maybe at once."""
     record = view.get(IncarnationRecord, incarnation)
     return record is None or record.state == "CLOSED"
 

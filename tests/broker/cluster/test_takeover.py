@@ -20,10 +20,10 @@ from pulsar_on_spark.metadata.store import Change
 from pulsar_on_spark.model.errors import MetadataError
 from pulsar_on_spark.model.ids import IncarnationId
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.catalog.root_handle import RootHandle
 from pulsar_on_spark.topic.managed_ledger.incarnation import dead_brokers
 from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import DeadBrokers, recover_incarnation
-from tests.kit.ended_incarnations import is_ended
 from tests.kit.running_incarnation import RunningIncarnation
 from tests.kit.waiting import until
 
@@ -124,7 +124,7 @@ def test_a_deregistration_that_fails_delays_no_recovery(memory_path: Path, monke
         raise MetadataError("the metadata cannot be written now")
 
     def is_recovered() -> bool:
-        return is_ended(root.store.view(), other.incarnation.id)
+        return is_over(root.store.view(), other.incarnation.id)
 
     monkeypatch.setattr(Takeover, "_clean_up", clean_up)
 
@@ -166,7 +166,7 @@ def test_a_journal_that_takes_long_to_recover_delays_no_other(
 
     def are_closed(incarnations: list[IncarnationId]) -> bool:
         view = root.store.view()
-        return all(is_ended(view, incarnation) for incarnation in incarnations)
+        return all(is_over(view, incarnation) for incarnation in incarnations)
 
     monkeypatch.setattr(dead_brokers, "recover_incarnation", recover)
 

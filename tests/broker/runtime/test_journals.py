@@ -17,11 +17,11 @@ from pulsar_on_spark.model.errors import JournalUnavailableError, NotEnoughCopie
 from pulsar_on_spark.model.ids import IncarnationId, TopicId
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.root import Root
+from pulsar_on_spark.topic.catalog.bundles import is_over
 from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.roll_over import RollOver
 from pulsar_on_spark.topic.managed_ledger.sealing.process import SealingPolicy
 from tests.kit import messages
-from tests.kit.ended_incarnations import is_ended
 from tests.kit.open_files import open_files_under
 
 ONE, TWO = Quorum(1, 1, 1), Quorum(2, 2, 2)
@@ -55,7 +55,7 @@ def test_journals_open_and_close_with_the_topics_that_use_them(tmp_path: Path, m
 
     def ended(*incarnations: Incarnation) -> list[bool]:
         view = root.store.view()
-        return [is_ended(view, each.id) for each in incarnations]
+        return [is_over(view, each.id) for each in incarnations]
 
     async def go() -> None:
         journals = Journals(root, NoEntries(), fail, SealingPolicy(), RollOver(), JournalLimits(), told.append)
