@@ -66,7 +66,7 @@ class CursorBroker:
     def kill(self) -> None:
         """End as SIGKILL does, as far as files and metadata can tell."""
         self.incarnation._lease._stopping.set()
-        for task in (self.incarnation._polling, self.keeper._saving, *self.keeper._tasks):
+        for task in (self.incarnation._polling, self.incarnation._keeping, self.keeper._saving, *self.keeper._tasks):
             if task is not None:
                 task.cancel()
         if self.keeper._recorder._timer is not None:

@@ -93,6 +93,8 @@ class Incarnation:
         self._switching = asyncio.Lock()
         """Held while a poll replaces ledgers of topics, and while a topic is terminated."""
         self._polling: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        """The last task that closes and switches ledgers. While it runs, no scan finds ledgers to switch."""
         self._reason: str | None = None
         self._trimmed_before: FrameNumber = 0
 
@@ -258,10 +260,7 @@ class Incarnation:
         return retired
 
     async def _close_retired(self) -> None:
-        """Close the retired ledgers whose entries all have an outcome; other ledgers wait for a later call.
-
-        This does not wait for outcomes, because the poll calls it, and the lease is renewed only while polls succeed.
-        """
+        """Close the retired ledgers whose entries all have an outcome; other ledgers wait for a later call."""
         retired = [ledger for ledger in self._retired if not ledger.outstanding]
         if retired or self._commits.has_strays:
             await self._commit(closes=[ledger.closed() for ledger in retired])
@@ -355,18 +354,11 @@ class Incarnation:
         while self._reason is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_every_s):  # Python 3.11's `wait_for` may miss being cancelled
+                    if self._keeping is not None:
+                        await asyncio.wait([self._keeping])
                     await self._asked_to_look.wait()
-            self._asked_to_look.clear()
             try:
-                record = await asyncio.to_thread(self._look)
-                if record is None or record.state != "OPEN":
-                    self._end(f"incarnation {self.id} was taken over")
-                    return
-                self._polled_s = time.monotonic()
-                self._path_news.tell(self.journal)
-                await self._close_idle(time.monotonic())
-                if not self._switching.locked():
-                    await self._switch(time.monotonic())
+                await self._look()
             except (PulsarpyError, OSError) as error:
                 log.warning(
                     "Incarnation %s cannot read the metadata: %s", self.id, error, extra={"incarnation": self.id}
@@ -374,23 +366,56 @@ class Incarnation:
             except Exception:  # a defect; if it lasts, the lease runs out
                 log.exception("Incarnation %s cannot read the metadata", self.id, extra={"incarnation": self.id})
 
+    async def _look(self) -> None:
+        """Look at the metadata, and begin to close and switch the ledgers for which that is due.
+
+        Their commits are made in a task of their own, because the lease is renewed only while polls succeed, and
+        commits that conflict with other writers may take longer than the lease.
+        """
+        is_keeping = self._keeping is not None and not self._keeping.done()
+        if not is_keeping:
+            self._asked_to_look.clear()
+        record = await asyncio.to_thread(self._read_metadata, scan=not is_keeping)
+        if record is None or record.state != "OPEN":
+            self._end(f"incarnation {self.id} was taken over")
+            return
+        self._polled_s = time.monotonic()
+        self._path_news.tell(self.journal)
+        if not is_keeping:
+            self._keeping = asyncio.create_task(self._keep_ledgers())
+
+    async def _keep_ledgers(self) -> None:
+        """Close and switch the ledgers for which that is due."""
+        try:
+            await self._close_idle(time.monotonic())
+            if not self._switching.locked():
+                await self._switch(time.monotonic())
+        except (PulsarpyError, OSError) as error:
+            log.warning(
+                "Incarnation %s cannot close or switch ledgers: %s", self.id, error, extra={"incarnation": self.id}
+            )
+        except Exception:  # a defect; the task after the next poll tries again
+            log.exception("Incarnation %s cannot close or switch ledgers", self.id, extra={"incarnation": self.id})
+
     async def _end_polling(self) -> None:
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+        for task in (self._polling, self._keeping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _close_idle(self, now_s: float) -> None:
         idle = [topic for topic, ledger in self._ledgers.items() if now_s - ledger.used_s > CLOSE_IDLE_S]
         self._retire(idle)
         await self._close_retired()
 
-    def _look(self) -> IncarnationRecord | None:
-        """Return this incarnation's record, None if it was removed, and find changed paths and ledgers to switch.
+    def _read_metadata(self, *, scan: bool) -> IncarnationRecord | None:
+        """Return this incarnation's record; None if it was removed. It is called in a worker thread.
 
-        It is called in a worker thread.
+        It finds changed paths, too, and if `scan` is True, the ledgers to switch.
         """
         view = self._path_news.fresh_view()
-        self._attached_behind.scan_changes(view, list(self._ledgers))
+        if scan:
+            self._attached_behind.scan_changes(view, list(self._ledgers))
         return view.get(IncarnationRecord, self.id)
 
     async def _switch(self, now_s: float) -> None:

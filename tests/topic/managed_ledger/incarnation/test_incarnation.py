@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     ID_BLOCK,
     ClosedLedger,
     IdBlock,
+    LedgerCommit,
     Termination,
     decide,
 )
@@ -387,6 +390,32 @@ def test_the_broker_soon_switches_to_a_ledger_after_sparks(
         broker.send("t", [b"a"])
         messages.write(root, "t", [b"%d" % number])
         wait_until(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
+
+
+def test_the_lease_is_renewed_while_commits_of_ledgers_take_longer(root: Root, monkeypatch: pytest.MonkeyPatch):
+    """What Spark attaches later is found by later polls."""
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=2.0) as broker:
+        broker.send("t", [b"a"])
+        running, began, go_on = broker.incarnation, threading.Event(), threading.Event()
+        commit = running._commits._commit
+
+        def slow(requests: Any) -> LedgerCommit:
+            began.set()
+            go_on.wait(60)
+            return commit(requests)
+
+        monkeypatch.setattr(running._commits, "_commit", slow)
+        messages.write(root, "t", [b"spark"])
+        assert began.wait(60), "the topic switches to a ledger after Spark's"
+        time.sleep(6)
+        pause_s = running.lease_pause_s(time.monotonic())
+        go_on.set()
+        assert pause_s < 2
+        wait_until(lambda: [each.incarnation is None for each in ledgers(root)] == [False, True, False])
+        broker.send("t", [b"b"])
+        messages.write(root, "t", [b"more"])
+        wait_until(lambda: [each.incarnation is None for each in ledgers(root)] == [False, True, False, True, False])
 
 
 def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypatch: pytest.MonkeyPatch):
