@@ -29,7 +29,13 @@ from pulsar_on_spark.ledger.journal.frame_header import (
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, LedgerRun
 from pulsar_on_spark.ledger.journal.journal_bytes import JournalBytes
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
-from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
+from pulsar_on_spark.model.errors import (
+    CorruptJournalError,
+    InvalidArgumentError,
+    ObjectsUnreachableError,
+    StorageError,
+    StoragePathError,
+)
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes of one read where contents are read; a longer frame is read in one piece."""
@@ -261,7 +267,7 @@ class FrameScanner:
 
         The header may be part of a payload: then a recovery gets "unknown" instead of "no", which is safe.
         """
-        while self._read(start, HEADER_BYTES) is not None:
+        while self._read_window(start, HEADER_BYTES) is not None:
             window = bytes(self._window)[start - self._window_start :]
             at = window.find(MAGIC)
             while 0 <= at <= len(window) - HEADER_BYTES:
@@ -277,7 +283,18 @@ class FrameScanner:
             self._size_bytes = self._source.size()
 
     def _read(self, offset: int, length: int) -> memoryview | None:
-        """Read bytes of the file; None if the file has fewer."""
+        """Read bytes of the file, alone if the bytes after them cannot be read; None if the file has fewer."""
+        try:
+            return self._read_window(offset, length)
+        except ObjectsUnreachableError:
+            raise  # a second attempt would take as much time for repeated requests again
+        except StorageError:
+            # A disk may take seconds for each read of a bad sector, and later windows may have it, too.
+            self._window_bytes = min(self._window_bytes, HEADS_WINDOW_BYTES)
+            return self._loaded(offset, length, length)
+
+    def _read_window(self, offset: int, length: int) -> memoryview | None:
+        """Read bytes of the file, and the rest of a window with them; None if the file has fewer."""
         start = offset - self._window_start
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
@@ -285,7 +302,11 @@ class FrameScanner:
             self._refresh_size()
         if offset + length > self._size_bytes:
             return None
-        self._load(offset, max(length, min(self._window_bytes, self._size_bytes - offset)))
+        return self._loaded(offset, length, max(length, min(self._window_bytes, self._size_bytes - offset)))
+
+    def _loaded(self, offset: int, length: int, size_bytes: int) -> memoryview | None:
+        """Fill a new window, and return its first `length` bytes; None if the file has fewer."""
+        self._load(offset, size_bytes)
         if len(self._window) < length:
             self._size_bytes = offset + len(self._window)
             return None

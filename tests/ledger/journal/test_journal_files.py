@@ -1,5 +1,6 @@
 import errno
 import os
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     StoragePathError,
 )
-from pulsar_on_spark.storage.files import OS_FILES
+from pulsar_on_spark.storage.files import OS_FILES, OsFiles
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.kit.open_files import open_files_under
@@ -536,6 +537,30 @@ def test_a_disk_that_cannot_be_read_is_an_error(tmp_path):
     scanner = FrameScanner(FileBytes(fd, files), read_file_header(FileBytes(fd, files), NAME)[1], NAME)
     with pytest.raises(StoragePathError, match=r"Journal file f cannot be read .*Input/output error"):
         scanner.next_frame()
+
+
+@pytest.mark.parametrize("checked_before", [False, True])
+def test_frames_before_a_bad_sector_are_read(tmp_path, checked_before):
+    """The window that is read at once has the bad sector."""
+    data = small_file()
+    bad_at = len(data) - 1
+
+    @dataclass(frozen=True)
+    class BadDisk(OsFiles):
+        def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+            if offset <= bad_at < offset + len(target):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read_into(fd, offset, target)
+
+    scanner = scanner_of(store(tmp_path, data), BadDisk(), checked_before=checked_before)
+    read = scanner.next_head if checked_before else scanner.next_frame
+    frames = small_frames(HEADER.first)
+    assert [read().header for _ in frames[:-1]] == [frame.header for frame in frames[:-1]]
+    if checked_before:
+        assert read().header == frames[-1].header, "the bad sector is in the content"
+    else:
+        with pytest.raises(StoragePathError, match="Input/output error"):
+            read()
 
 
 @given(st.binary(max_size=400), st.integers(0, 2), st.booleans())
