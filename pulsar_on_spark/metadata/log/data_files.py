@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -13,8 +13,10 @@ from crc32c import crc32c
 
 from pulsar_on_spark.metadata.log import folding
 from pulsar_on_spark.metadata.log.entry import DataFile
+from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.reading_ahead import ReadingAhead
 from pulsar_on_spark.model.errors import CorruptMetadataError
-from pulsar_on_spark.storage.objects.contract import ObjectStore
+from pulsar_on_spark.storage.objects.contract import Fetched
 
 _RECENT_BYTES: Final = 64 << 10
 """Maximum bytes in memory of the rows of one cached file."""
@@ -73,23 +75,25 @@ def decoding(place: str) -> Iterator[None]:
 class DataFiles:
     """The data files of one table."""
 
-    def __init__(self, objects: ObjectStore, place: str) -> None:
-        self._objects = objects
-        self._place = place
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
         self._recent: dict[str, pa.Table] = {}
 
-    def read(self, file: DataFile) -> pa.Table:
-        """Read a file's rows.
+    def read(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
+        """Read the rows of each file, in this order.
 
         Raises:
-            MissingFileError: the file does not exist.
-            CorruptMetadataError: the file's content differs from the written one.
+            MissingFileError: a file does not exist.
+            CorruptMetadataError: a file's content differs from the written one.
         """
-        rows = self._recent.get(file.name)
-        if rows is None:
-            rows = self._decoded(file)
-            self.remember(file.name, rows)
-        return rows
+        files = list(files)
+        ahead = ReadingAhead(self._store, [file.name for file in files if file.name not in self._recent])
+        for file in files:
+            rows = self._recent.get(file.name)
+            if rows is None:
+                rows = self._decoded(file, ahead.fetch(file.name))
+                self.remember(file.name, rows)
+            yield rows
 
     def remember(self, name: str, rows: pa.Table) -> None:
         """Add a file's rows to the cache if they are small and the cache has room."""
@@ -100,16 +104,15 @@ class DataFiles:
         """Drop all files from the cache except those with these names."""
         self._recent = {name: rows for name, rows in self._recent.items() if name in names}
 
-    def _decoded(self, file: DataFile) -> pa.Table:
-        fetched = self._objects.fetch(file.name)
+    def _decoded(self, file: DataFile, fetched: Fetched | None) -> pa.Table:
         if fetched is None:
             raise MissingFileError(file.name)
         content = fetched.content
         if len(content) != file.size or file.crc not in (None, crc32c(content)):
             raise CorruptMetadataError(
-                f"The metadata file {file.name} in {self._place} is damaged, because it differs from its length or "
-                "checksum in the log: check the disk and restore the root's metadata from a backup."
+                f"The metadata file {file.name} in {self._store.place} is damaged, because it differs from its length "
+                "or checksum in the log: check the disk and restore the root's metadata from a backup."
             )
-        with decoding(self._place):
+        with decoding(self._store.place):
             # Arrow's threads must not hold a Python file: releasing it while the process ends would abort the process.
             return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False)

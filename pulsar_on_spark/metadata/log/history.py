@@ -15,7 +15,7 @@ from pulsar_on_spark.metadata.log.chain import DamagedEntryError, follow
 from pulsar_on_spark.metadata.log.checkpoints import Listing, Snapshot, checkpoint_key, list_log, read_checkpoint
 from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, Entry, entry_key
 from pulsar_on_spark.metadata.log.log_store import LogStore
-from pulsar_on_spark.metadata.log.opening import EMPTY, damaged, entry_of
+from pulsar_on_spark.metadata.log.opening import EMPTY, damaged, entries_ahead, entry_of
 from pulsar_on_spark.metadata.log.requests import run
 
 
@@ -77,12 +77,14 @@ def read_history(store: LogStore) -> History:
     try:
         listing = list_log(store.objects)
         if listing.entries[:1] == (0,):
-            first, *entries = run(follow(BEFORE_FIRST), store.objects)
+            ahead = entries_ahead(store, listing, BEFORE_FIRST.version)
+            first, *entries = run(follow(BEFORE_FIRST), store.objects, ahead.fetch)
             base = Snapshot(0, {file.name: file for file in first.added}, first.keys, {}, first.head)
         else:
             base = _oldest_checkpoint(store, listing)
             first = entry_of(store, base.version)
-            entries = run(follow(first.tip), store.objects)
+            ahead = entries_ahead(store, listing, base.version)
+            entries = run(follow(first.tip), store.objects, ahead.fetch)
     except DamagedEntryError as error:
         raise damaged(store, entry_key(error.version), "is not what was written") from error
     return History(base, tuple(accumulate((entry.written_ms for entry in (first, *entries)), max)), tuple(entries))

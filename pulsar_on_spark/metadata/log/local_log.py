@@ -36,6 +36,8 @@ class LocalLog:
         is_shared: True if other programs may write to the table, too.
     """
 
+    requests_at_once = 1
+
     def __init__(self, folder: Path, lock_file: Path | None = None, *, is_shared: bool = False) -> None:
         self.objects = LocalObjects(folder)
         self.place = str(folder)

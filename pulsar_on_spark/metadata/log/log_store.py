@@ -25,6 +25,10 @@ class LogStore(Protocol):
         """True if other programs may write to the table, too."""
 
     @property
+    def requests_at_once(self) -> int:
+        """The number of objects to read at once, where several will be read (`reading_ahead`)."""
+
+    @property
     def boot(self) -> str | None:
         """The id of the machine's current boot, for new entries; None if a power cut cannot undo entries.
 

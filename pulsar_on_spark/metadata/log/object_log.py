@@ -18,6 +18,7 @@ class ObjectLog:
         is_shared: True if other programs may write to the table, too.
     """
 
+    requests_at_once = 16
     boot: str | None = None
     """None: a power cut cannot undo entries."""
 

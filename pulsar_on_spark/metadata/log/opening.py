@@ -26,6 +26,7 @@ from pulsar_on_spark.metadata.log.checkpoints import (
 )
 from pulsar_on_spark.metadata.log.entry import BEFORE_FIRST, BrokenEntryError, Entry, Tip, decode_entry, entry_key
 from pulsar_on_spark.metadata.log.log_store import LogStore
+from pulsar_on_spark.metadata.log.reading_ahead import ReadingAhead
 from pulsar_on_spark.metadata.log.requests import run
 from pulsar_on_spark.model.errors import CorruptMetadataError
 
@@ -62,10 +63,11 @@ def open_log(store: LogStore) -> Opened:
         ObjectsUnreachableError: the log cannot be read now.
     """
     reported = store.reported_version()  # read before the log, so that the log must have this entry
-    snapshot = _newest_snapshot(store)
+    snapshot, listing = _newest_snapshot(store)
+    ahead = entries_ahead(store, listing, snapshot.version)
     try:
         tip = entry_of(store, snapshot.version).tip if snapshot.version >= 0 else BEFORE_FIRST
-        entries = run(follow(tip, is_shared=store.is_shared), store.objects)
+        entries = run(follow(tip, is_shared=store.is_shared), store.objects, ahead.fetch)
         newest = entries[-1].version if entries else tip.version
         if newest < max(0, reported):
             raise GapError(newest + 1)
@@ -73,7 +75,7 @@ def open_log(store: LogStore) -> Opened:
         raise damaged(store, entry_key(error.version), "is not what was written") from error
     except GapError as error:
         # If a clean-up came between the listing and the reading, there is a newer checkpoint.
-        if _newest_snapshot(store).version > snapshot.version:
+        if _newest_snapshot(store)[0].version > snapshot.version:
             raise OvertakenError(f"entry {error.version} was cleaned up") from error
         _close_gap(store, error.version)
         raise OvertakenError(f"the entries behind entry {error.version} were set aside") from error
@@ -97,11 +99,14 @@ def damaged(store: LogStore, key: str, fault: str) -> CorruptMetadataError:
     )
 
 
-def _newest_snapshot(store: LogStore) -> Snapshot:
+def _newest_snapshot(store: LogStore) -> tuple[Snapshot, Listing]:
     """Read the newest intact checkpoint of this project; an empty snapshot if the log still has its first entry.
 
     In a log to which other programs may write, their newest checkpoint is used if this project has no intact one and
     the first entry is deleted.
+
+    Returns:
+        The snapshot, and the listing in which its checkpoint was found.
 
     Raises:
         OvertakenError: the checkpoints were cleaned up before they could be read.
@@ -114,7 +119,7 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
         for version in reversed(listing.checkpoints):
             snapshot = read_checkpoint(store.objects, version)
             if snapshot is not None:
-                return snapshot
+                return snapshot, listing
             _LOGGER.info("Checkpoint %s of %s is not used, because it is unfinished or damaged", version, store.place)
     if listing.checkpoints and listing.entries[:1] != (0,):
         if list_log(store.objects, -1).checkpoints != listing.checkpoints:
@@ -122,8 +127,8 @@ def _newest_snapshot(store: LogStore) -> Snapshot:
         foreign = _foreign_snapshot(store, listing) if store.is_shared else None
         if foreign is None:
             raise damaged(store, checkpoint_key(listing.checkpoints[-1]), "is not what was written")
-        return foreign
-    return EMPTY
+        return foreign, listing
+    return EMPTY, listing
 
 
 def _foreign_snapshot(store: LogStore, listing: Listing) -> Snapshot | None:
@@ -172,6 +177,11 @@ def legible_entries(store: LogStore, versions: Iterable[int]) -> Iterator[Entry]
             entry = read_entry(store, version)
             if entry is not None:
                 yield entry
+
+
+def entries_ahead(store: LogStore, listing: Listing, version: int) -> ReadingAhead:
+    """Return a reader of the listed entries after a version, which are read in order."""
+    return ReadingAhead(store, (entry_key(entry) for entry in listing.entries if entry > version))
 
 
 def _close_gap(store: LogStore, missing: int) -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import islice
 from typing import TypeVar
 
 from pulsar_on_spark.metadata.log.chain import Answer, Create, Fetch, Request
 from pulsar_on_spark.metadata.log.entry import ENTRY, LOG, entry_key
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
-from pulsar_on_spark.storage.objects.contract import Created, Listed, ObjectStore
+from pulsar_on_spark.storage.objects.contract import Created, Fetched, Listed, ObjectStore
 
 _T = TypeVar("_T")
 
 
-def run(steps: Generator[Request, Answer, _T], objects: ObjectStore) -> _T:
-    """Run a generator of `chain` to its end and return its result; errors are those of the generator and the store."""
+def run(
+    steps: Generator[Request, Answer, _T], objects: ObjectStore, fetch: Callable[[str], Fetched | None] | None = None
+) -> _T:
+    """Run a generator of `chain` to its end and return its result; errors are those of the generator and the store.
+
+    Args:
+        steps: The generator.
+        objects: The log's objects.
+        fetch: Reads an object, as `ObjectStore.fetch`; None to read from `objects`.
+    """
+    fetch = fetch or objects.fetch
     try:
         request = next(steps)
         while True:
             try:
-                answer = _answer(request, objects)
+                answer = _answer(request, objects, fetch)
             except ObjectsUnreachableError as error:
                 request = steps.throw(error)
             else:
@@ -30,13 +39,13 @@ def run(steps: Generator[Request, Answer, _T], objects: ObjectStore) -> _T:
         return result
 
 
-def _answer(request: Request, objects: ObjectStore) -> Answer:
+def _answer(request: Request, objects: ObjectStore, fetch: Callable[[str], Fetched | None]) -> Answer:
     key = entry_key(request.version)
     if isinstance(request, Create):
         created = objects.create(key, request.content)
         return None if isinstance(created, Created) else created.content
     if isinstance(request, Fetch):
-        fetched = objects.fetch(key)
+        fetched = fetch(key)
         return None if fetched is None else fetched.content
     return _is_more_behind(request.version, objects)
 

@@ -85,7 +85,7 @@ class TableLog:
         self._store = store
         self._permit = permit
         self._writer, self._process = new_writer(), os.getpid()
-        self._data = DataFiles(store.objects, store.place)
+        self._data = DataFiles(store)
         self._unsynced: UnsyncedFolderError | None = None
         self._tip: Tip | None = None
         self._files: dict[str, DataFile] = {}
@@ -144,7 +144,7 @@ class TableLog:
     def read(self, files: Iterable[DataFile]) -> list[pa.Table]:
         """Return the rows of each of these data files, which a version of the log must name."""
         with self._translated():
-            return [self._read(file) for file in files]
+            return self._read(files)
 
     def taken_in(self) -> None:
         """Confirm that the owner has applied the rows of the last `News`."""
@@ -192,17 +192,19 @@ class TableLog:
             self._known = frozenset()
         news = [file for file in self._files.values() if file.name not in self._known]
         rebuild = not self._known
-        tables = [own.get(file.name) or self._read(file) for file in sorted(news, key=lambda file: file.min_seq)]
+        news.sort(key=lambda file: file.min_seq)
+        others = iter(self._read([file for file in news if file.name not in own]))
+        tables = [own[file.name] if file.name in own else next(others) for file in news]
         self._data.keep(self._files)
         self._known = frozenset()  # until the owner has the rows
         self._tip = tip
         return News(rebuild, tables)
 
-    def _read(self, file: DataFile) -> pa.Table:
+    def _read(self, files: Iterable[DataFile]) -> list[pa.Table]:
         try:
-            return self._data.read(file)
+            return list(self._data.read(files))
         except MissingFileError as error:
-            raise OvertakenError(f"the file {file.name} is missing") from error
+            raise OvertakenError(f"the file {error} is missing") from error
 
     @property
     def _read_tip(self) -> Tip:
@@ -345,7 +347,7 @@ class TableLog:
             tip = Tip(tip.version - 1, entry.previous or "", is_chained=True)
         else:
             return False
-        if any(token in self._read(file).column("token").to_pylist() for file in self.files):
+        if any(token in rows.column("token").to_pylist() for rows in self._read(self.files)):
             return True
         raise self._unknown("the log was cleaned up while this process was suspended")
 
@@ -375,7 +377,7 @@ class TableLog:
         with self._translated():
             self._require_writable()
             reach = sorted((file for file in self.files if file.max_seq > plan.above), key=lambda file: file.min_seq)
-            rows = pa.concat_tables([self._read(file) for file in reach], promote_options="default")
+            rows = pa.concat_tables(self._read(reach), promote_options="default")
             kept = folding.fold(rows, plan, order, forgettable)
             removed = [file.name for file in reach if file.max_seq <= plan.up_to]
             token = self.new_token()

@@ -18,6 +18,11 @@ def test_the_promises_hold() -> None:
         run(seed)
 
 
+def test_the_promises_hold_for_processes_that_read_ahead() -> None:
+    for seed in range(1, 13):
+        run(seed, at_once=3)
+
+
 def test_checkpoints_that_are_cleaned_up_while_they_are_read_are_no_damage() -> None:
     run(388_859_892_202)
 
@@ -27,7 +32,7 @@ def test_the_promises_hold_in_many_runs() -> None:
     first = first_seed()
     zombies = 0
     for seed in range(first, first + 300):
-        world, _ = run(seed)
+        world, _ = run(seed, at_once=1 + seed % 3)
         zombies += len(world.zombies)
     assert zombies > 3, "entries under numbers that were cleaned up are what the chain is for"
 

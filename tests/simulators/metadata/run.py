@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,8 @@ from pulsar_on_spark.metadata.log.chain import ConflictError, OvertakenError, Un
 from pulsar_on_spark.metadata.log.creation import create_table
 from pulsar_on_spark.metadata.log.entry import Entry
 from pulsar_on_spark.metadata.log.table_log import News, TableLog
-from pulsar_on_spark.model.errors import MetadataError
+from pulsar_on_spark.model.errors import MetadataError, ObjectsUnreachableError
+from pulsar_on_spark.storage.objects.contract import Fetched
 from tests.simulators.metadata.scheduler import STEPS, Scheduler
 from tests.simulators.metadata.world import SimulatedLog, World
 
@@ -46,10 +48,10 @@ class Reports:
 class Process:
     """An owner of a handle: it commits, reads, folds and cleans up at random."""
 
-    def __init__(self, world: World, reports: Reports, *, faults: float) -> None:
+    def __init__(self, world: World, reports: Reports, *, faults: float, at_once: int) -> None:
         self._world = world
         self._reports = reports
-        self._log = TableLog(SimulatedLog(world, faults=faults))
+        self._log = TableLog(SimulatedLog(world, faults=faults, requests_at_once=at_once))
         self._rows: set[str] = set()
 
     def run(self) -> None:
@@ -122,8 +124,13 @@ class Process:
         self._log.vacuum()
 
 
-def run(seed: int, *, faults: bool = True) -> tuple[World, Reports]:
+def run(seed: int, *, faults: bool = True, at_once: int = 1) -> tuple[World, Reports]:
     """Run with a seed.
+
+    Args:
+        seed: The seed.
+        faults: True for requests that fail.
+        at_once: The number of objects that a process begins to read at once.
 
     Raises:
         ViolationError: a promise was broken.
@@ -135,6 +142,7 @@ def run(seed: int, *, faults: bool = True) -> tuple[World, Reports]:
     with (
         _small(),
         patch("pulsar_on_spark.metadata.log.entry.uuid.uuid4", lambda: uuid.UUID(int=tokens.getrandbits(128))),
+        patch("pulsar_on_spark.metadata.log.reading_ahead.start_call", partial(_Call, chance)),
     ):
         reports = Reports()
         rates = [chance.choice((0.0, 0.0, 0.05, 0.2)) if faults else 0.0 for _ in range(PROCESSES)]
@@ -142,7 +150,7 @@ def run(seed: int, *, faults: bool = True) -> tuple[World, Reports]:
         def process(rate: float) -> None:
             try:
                 create_table(SimulatedLog(world), SCHEMA)
-                Process(world, reports, faults=rate).run()
+                Process(world, reports, faults=rate, at_once=at_once).run()
             except OvertakenError:
                 pass
 
@@ -153,11 +161,26 @@ def run(seed: int, *, faults: bool = True) -> tuple[World, Reports]:
     return world, reports
 
 
-@contextmanager
-def _repeatable_tokens(seed: int) -> Iterator[None]:
-    tokens = random.Random(seed)
-    with patch("pulsar_on_spark.metadata.log.entry.uuid.uuid4", lambda: uuid.UUID(int=tokens.getrandbits(128))):
-        yield
+class _Call:
+    """A request that is carried out when it is made or, by chance, when its answer is needed."""
+
+    def __init__(self, chance: random.Random, call: Callable[[], Fetched | None], name: str) -> None:
+        self._answered: Future[Fetched | None] = Future()
+        self._call: Callable[[], Fetched | None] | None = call
+        if chance.random() < 0.7:
+            self._carry_out(call)
+
+    def result(self) -> Fetched | None:
+        if self._call is not None:
+            self._carry_out(self._call)
+        return self._answered.result()
+
+    def _carry_out(self, call: Callable[[], Fetched | None]) -> None:
+        self._call = None
+        try:
+            self._answered.set_result(call())
+        except ObjectsUnreachableError as error:
+            self._answered.set_exception(error)
 
 
 @contextmanager

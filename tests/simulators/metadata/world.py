@@ -135,7 +135,8 @@ class SimulatedLog:
     is_shared = False
     place = "simulated"
 
-    def __init__(self, world: World, *, faults: float = 0.0) -> None:
+    def __init__(self, world: World, *, faults: float = 0.0, requests_at_once: int = 1) -> None:
+        self.requests_at_once = requests_at_once
         self._world = world
         self.objects = SimulatedObjects(world, faults=faults)
 
