@@ -369,7 +369,7 @@ class HistoryTable:
             self._store.require_writable()
             self._store.sync_files(version.foreign)  # an entry must not outlive those before it
             try:
-                news = run(append(version.tip, encode, content, token, is_shared=True), self._store.objects)
+                news = run(append(version.tip, encode, content, token, is_shared=True), self._store)
             except (OvertakenError, UnknownOutcomeError) as error:
                 # A late request can only create the entry behind `version`. The next attempt takes this number, too.
                 self._writer = new_writer()

@@ -195,7 +195,7 @@ class MetadataStore:
                 create_table(log_store(root, name), schema)
         if copied is not None:
             _replace_cursors(TableLog(log_store(root, "cursors")), copied.cursors)
-        _append_first(TableLog(log_store(root, "main")), first, copied)
+        _append_first(root, first, copied)
         return cls(root)
 
     def _log(self, name: str) -> TableLog:
@@ -470,7 +470,7 @@ def _replace_cursors(log: TableLog, rows: Sequence[CursorRow]) -> None:
     log.replace_all(encode_cursors(rows, log.version + 1, log.new_token()), {})
 
 
-def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | None) -> None:
+def _append_first(root: RootPlace, first: Sequence[Record], copied: CopiedRows | None) -> None:
     """Commit the first records of a root, unless another process has done so.
 
     `copied` are rows of another root that are committed with them; None for none.
@@ -479,6 +479,7 @@ def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | N
         CommitConflictError: all attempts conflicted with other processes.
         MetadataError: the table cannot be written.
     """
+    log = TableLog(log_store(root, "main"))
     for _ in range(_ATTEMPTS):
         with suppress(ConflictError, OvertakenError):
             log.refresh()
@@ -495,7 +496,7 @@ def _append_first(log: TableLog, first: Sequence[Record], copied: CopiedRows | N
             except UnknownOutcomeError as error:
                 log.settle(token, version, error)
     raise CommitConflictError(
-        f"The first records of the root could not be committed in {_ATTEMPTS} attempts, because other processes "
+        f"The first records of the root {root} could not be committed in {_ATTEMPTS} attempts, because other processes "
         "commit, too: try again."
     )
 

@@ -78,13 +78,13 @@ def read_history(store: LogStore) -> History:
         listing = list_log(store.objects)
         if listing.entries[:1] == (0,):
             ahead = entries_ahead(store, listing, BEFORE_FIRST.version)
-            first, *entries = run(follow(BEFORE_FIRST), store.objects, ahead.fetch)
+            first, *entries = run(follow(BEFORE_FIRST), store, ahead.fetch)
             base = Snapshot(0, {file.name: file for file in first.added}, first.keys, {}, first.head)
         else:
             base = _oldest_checkpoint(store, listing)
             first = entry_of(store, base.version)
             ahead = entries_ahead(store, listing, base.version)
-            entries = run(follow(first.tip), store.objects, ahead.fetch)
+            entries = run(follow(first.tip), store, ahead.fetch)
     except DamagedEntryError as error:
         raise damaged(store, entry_key(error.version), "is not what was written") from error
     return History(base, tuple(accumulate((entry.written_ms for entry in (first, *entries)), max)), tuple(entries))

@@ -67,7 +67,7 @@ def open_log(store: LogStore) -> Opened:
     ahead = entries_ahead(store, listing, snapshot.version)
     try:
         tip = entry_of(store, snapshot.version).tip if snapshot.version >= 0 else BEFORE_FIRST
-        entries = run(follow(tip, is_shared=store.is_shared), store.objects, ahead.fetch)
+        entries = run(follow(tip, is_shared=store.is_shared), store, ahead.fetch)
         newest = entries[-1].version if entries else tip.version
         if newest < max(0, reported):
             raise GapError(newest + 1)

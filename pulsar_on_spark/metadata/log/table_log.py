@@ -129,7 +129,7 @@ class TableLog:
             if self._tip is None:
                 return self._open()
             try:
-                return self._take(run(follow(self._tip), self._store.objects), {})
+                return self._take(run(follow(self._tip), self._store), {})
             except OvertakenError:
                 return self._open()
 
@@ -278,7 +278,7 @@ class TableLog:
         content = Content(added, removed, keys)
         encode = partial(encode_entry, content, token, boot=self._store.boot)
         try:
-            entries = run(append(self._read_tip, encode, content, token), self._store.objects)
+            entries = run(append(self._read_tip, encode, content, token), self._store)
         except BaseException:
             self._writer = new_writer()  # the entry may exist without being synced
             raise
@@ -325,7 +325,7 @@ class TableLog:
         is_done = self._find(token, after_version)
         if not is_done and self.version < version:
             encode = partial(encode_entry, Content(), self.new_token(), boot=self._store.boot)
-            is_done = run(settle(self._read_tip, encode, version, token), self._store.objects)
+            is_done = run(settle(self._read_tip, encode, version, token), self._store)
         self._store.sync()
         return is_done
 
