@@ -49,6 +49,8 @@ class LocalObjects:
         self.folder = folder
         self.url = str(folder)
         self._patience_s = patience_s
+        self._durable: set[Path] = set()
+        """The folders whose names this object has synced."""
 
     def __repr__(self) -> str:
         return f"LocalObjects({self.url!r})"
@@ -192,13 +194,17 @@ class LocalObjects:
                 unnamed.unlink()
 
     def make_folders(self, folder: Path) -> None:
-        """Make a folder and its missing parents, with durable names (raises `OSError`)."""
-        if folder.is_dir() or folder == self.folder:
+        """Make a folder and its missing parents, with durable names (raises `OSError`).
+
+        The name of a folder that exists may not be durable yet: its maker may have been killed before it synced it.
+        """
+        if folder == self.folder or (folder in self._durable and folder.is_dir()):
             return
         self.make_folders(folder.parent)
         with suppress(FileExistsError):
             make_folder(folder)
         sync_folder(self.folder, folder.parent)
+        self._durable.add(folder)
 
     def _keys(self, prefix: str, after: str) -> list[str]:
         """Return the keys below a prefix that come after `after`, in any order.

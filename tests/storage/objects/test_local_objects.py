@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -97,6 +98,28 @@ def test_a_store_without_descriptors_gives_no_answer(store: LocalObjects) -> Non
         with no_descriptors(), pytest.raises(ObjectsUnreachableError, match="Too many open files"):
             call()
     assert store.fetch("b") is None
+
+
+def test_the_name_of_a_folder_that_another_process_made_is_synced(
+    store: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process may have been killed before it synced the name."""
+    (store.folder / "a" / "b").mkdir(parents=True)
+    synced: list[Path] = []
+    sync_folder = local.sync_folder
+
+    def noted(base: Path, folder: Path) -> None:
+        synced.append(folder.relative_to(store.folder))
+        sync_folder(base, folder)
+
+    monkeypatch.setattr(local, "sync_folder", noted)
+    store.create("a/b/1", b"1")
+    assert synced == [Path(), Path("a"), Path("a/b")]
+    store.create("a/b/2", b"2")
+    assert synced[3:] == [Path("a/b")]
+    shutil.rmtree(store.folder / "a")
+    store.create("a/b/3", b"3")
+    assert synced[4:] == [Path(), Path("a"), Path("a/b")]
 
 
 def test_a_folder_that_is_gone_proves_no_absence(memory_path: Path) -> None:
