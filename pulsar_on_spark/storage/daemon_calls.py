@@ -15,6 +15,7 @@ END_S: Final = 1.0
 ENDING: Final = threading.Event()
 """Set when the process ends; calls that wait for a store then return."""
 _running: Final[WeakSet[threading.Thread]] = WeakSet()
+_running_lock: Final = threading.Lock()
 
 _T = TypeVar("_T")
 
@@ -28,6 +29,9 @@ def start_call(call: Callable[[], _T], name: str) -> Future[_T]:
 
     Returns:
         The future of the call's result or error. The call has begun, so the future cannot be cancelled.
+
+    Raises:
+        RuntimeError: the system starts no more threads.
     """
     future: Future[_T] = Future()
     future.set_running_or_notify_cancel()
@@ -39,8 +43,9 @@ def start_call(call: Callable[[], _T], name: str) -> Future[_T]:
             future.set_exception(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    _running.add(thread)
     thread.start()
+    with _running_lock:
+        _running.add(thread)
     return future
 
 
@@ -49,5 +54,7 @@ def _end() -> None:
     """Set `ENDING`, and wait up to `END_S` for the calls to end."""
     ENDING.set()
     until_s = time.monotonic() + END_S
-    for thread in list(_running):
+    with _running_lock:
+        running = list(_running)
+    for thread in running:
         thread.join(max(0.0, until_s - time.monotonic()))

@@ -35,7 +35,12 @@ class FileOps(Protocol):
         """Append up to 1,024 buffers one after another; a short write is an error."""
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the number of bytes read, lower than its size only at the file's end."""
+        """Fill `target` from `offset`; returns the number of bytes read, lower than its size only at the file's end.
+
+        Raises:
+            PartialReadError: only the first bytes can be read, as before a bad sector.
+            OSError: nothing can be read.
+        """
 
     def size(self, fd: int) -> int:
         """Return the file's length in bytes."""
@@ -65,6 +70,14 @@ class FileOps(Protocol):
         """Remove a file's name; durable after `fsync_directory`."""
 
 
+class PartialReadError(OSError):
+    """The first `done` bytes were read, and the file cannot be read further."""
+
+    def __init__(self, error: OSError, done: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.done = done
+
+
 @dataclass(frozen=True, slots=True)
 class OsFiles:
     """The operating system's files; new files get the permissions of their folder."""
@@ -92,10 +105,20 @@ class OsFiles:
             raise OSError(errno.EIO, f"only {written} of {wanted} bytes were written")
 
     def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-        """Repeat the system's `preadv` until `target` is full or the file ends; returns the number of bytes read."""
+        """Repeat the system's `preadv` until `target` is full or the file ends; returns the number of bytes read.
+
+        Raises:
+            PartialReadError: only the first bytes can be read, as before a bad sector.
+            OSError: nothing can be read.
+        """
         done = 0
         while done < len(target):
-            count = os.preadv(fd, [target[done:]], offset + done)
+            try:
+                count = os.preadv(fd, [target[done:]], offset + done)
+            except OSError as error:
+                if done:
+                    raise PartialReadError(error, done) from error
+                raise
             if count == 0:
                 break
             done += count

@@ -29,13 +29,8 @@ from pulsar_on_spark.ledger.journal.frame_header import (
 from pulsar_on_spark.ledger.journal.frames import Frame, FrameHead, LedgerRun
 from pulsar_on_spark.ledger.journal.journal_bytes import JournalBytes
 from pulsar_on_spark.ledger.journal.log import NO_FRAME, FrameNumber
-from pulsar_on_spark.model.errors import (
-    CorruptJournalError,
-    InvalidArgumentError,
-    ObjectsUnreachableError,
-    StorageError,
-    StoragePathError,
-)
+from pulsar_on_spark.model.errors import CorruptJournalError, InvalidArgumentError, StoragePathError
+from pulsar_on_spark.storage.files import PartialReadError
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes of one read where contents are read; a longer frame is read in one piece."""
@@ -99,19 +94,28 @@ class FrameScanner:
         name: The file's name in errors: "Journal file <path>".
         checked_before: True if all checksums of the part to be scanned were verified since it was written; only then
             may contents be skipped.
+        window_bytes: The bytes of one read; None for `WINDOW_BYTES`, or `HEADS_WINDOW_BYTES` with `checked_before`.
     """
 
     def __init__(
-        self, source: JournalBytes, position: ScanPosition, name: str, *, checked_before: bool = False
+        self,
+        source: JournalBytes,
+        position: ScanPosition,
+        name: str,
+        *,
+        checked_before: bool = False,
+        window_bytes: int | None = None,
     ) -> None:
         self._source = source
         self._position = position
         self._name = name
         self._checked_before = checked_before
-        self._window_bytes = HEADS_WINDOW_BYTES if checked_before else WINDOW_BYTES
+        self._window_bytes = window_bytes or (HEADS_WINDOW_BYTES if checked_before else WINDOW_BYTES)
         self._window = _NOTHING
         self._window_start = 0
         self._size_bytes = 0
+        self._cut: StoragePathError | None = None
+        """The error because of which the window ends before the end of the bytes that were to be read."""
         self._has_held = False
         """True if the window begins with bytes that were read earlier, when their frame was perhaps half written."""
 
@@ -267,7 +271,7 @@ class FrameScanner:
 
         The header may be part of a payload: then a recovery gets "unknown" instead of "no", which is safe.
         """
-        while self._read_window(start, HEADER_BYTES) is not None:
+        while self._read(start, HEADER_BYTES) is not None:
             window = bytes(self._window)[start - self._window_start :]
             at = window.find(MAGIC)
             while 0 <= at <= len(window) - HEADER_BYTES:
@@ -283,18 +287,7 @@ class FrameScanner:
             self._size_bytes = self._source.size()
 
     def _read(self, offset: int, length: int) -> memoryview | None:
-        """Read bytes of the file, alone if the bytes after them cannot be read; None if the file has fewer."""
-        try:
-            return self._read_window(offset, length)
-        except ObjectsUnreachableError:
-            raise  # a second attempt would take as much time for repeated requests again
-        except StorageError:
-            # A disk may take seconds for each read of a bad sector, and later windows may have it, too.
-            self._window_bytes = min(self._window_bytes, HEADS_WINDOW_BYTES)
-            return self._loaded(offset, length, length)
-
-    def _read_window(self, offset: int, length: int) -> memoryview | None:
-        """Read bytes of the file, and the rest of a window with them; None if the file has fewer."""
+        """Read bytes of the file; None if the file has fewer."""
         start = offset - self._window_start
         if start >= 0 and start + length <= len(self._window):
             return self._window[start : start + length]
@@ -302,23 +295,29 @@ class FrameScanner:
             self._refresh_size()
         if offset + length > self._size_bytes:
             return None
-        return self._loaded(offset, length, max(length, min(self._window_bytes, self._size_bytes - offset)))
-
-    def _loaded(self, offset: int, length: int, size_bytes: int) -> memoryview | None:
-        """Fill a new window, and return its first `length` bytes; None if the file has fewer."""
-        self._load(offset, size_bytes)
+        self._load(offset, max(length, min(self._window_bytes, self._size_bytes - offset)))
         if len(self._window) < length:
+            if self._cut is not None:
+                raise self._cut
             self._size_bytes = offset + len(self._window)
             return None
         return self._window[:length]
 
     def _load(self, offset: int, size_bytes: int, held: memoryview = _NOTHING) -> None:
-        """Fill a new window from `offset` on: with the bytes `held`, which were read before, then from the file."""
+        """Fill a new window from `offset` on: with the bytes `held`, which were read before, then from the file.
+
+        If only its first bytes can be read, as before a bad sector, the frames in these are used, and only a frame
+        behind them is an error.
+        """
         self._has_held = len(held) > 0
         window = np.empty(size_bytes, np.uint8).data
         window[: len(held)] = held
+        self._cut = None
         with _reading(self._name):
-            count = self._source.read_into(offset + len(held), window[len(held) :])
+            try:
+                count = self._source.read_into(offset + len(held), window[len(held) :])
+            except PartialReadError as error:
+                count, self._cut = error.done, _unreadable(self._name, error)
         self._window, self._window_start = window[: len(held) + count].toreadonly(), offset
 
 
@@ -379,4 +378,8 @@ def _reading(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoragePathError(f"{name} cannot be read ({error}): check its disk, or read another copy.") from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: OSError) -> StoragePathError:
+    return StoragePathError(f"{name} cannot be read ({error}): check its disk, or read another copy.")

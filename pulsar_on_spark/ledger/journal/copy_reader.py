@@ -69,7 +69,7 @@ class PlacedFrame:
             CorruptJournalError: the bytes have changed since they were checked.
             StoragePathError: the file cannot be read, or was closed because the recovery is over.
         """
-        return (self.file.frame_at(self.position),)
+        return (self.file.frame_at(self.position, self.size_bytes),)
 
 
 class CopyFile:
@@ -123,17 +123,17 @@ class CopyFile:
             with suppress(OSError):
                 source.close()
 
-    def frame_at(self, position: ScanPosition) -> bytes:
-        """Read the frame at a position, and verify it again (raises as `PlacedFrame.buffers`).
+    def frame_at(self, position: ScanPosition, size_bytes: int) -> memoryview:
+        """Read the frame of this size at a position, and verify it again (raises as `PlacedFrame.buffers`).
 
         The lock keeps the descriptor open meanwhile, because a closed descriptor's number may be given to another file.
         """
         with self._closing:
             if self._source is None:
                 raise StoragePathError(f"{self._name} is closed: the recovery that read it is over.")
-            found = FrameScanner(self._source, position, self._name).next_frame()
+            found = FrameScanner(self._source, position, self._name, window_bytes=size_bytes).next_frame()
         if isinstance(found, FrameHead):
-            return bytes(found.data)  # a copy, so that the view does not keep the whole window
+            return found.data
         raise CorruptJournalError(f"{self._name} has changed at byte {position.offset}: check its disk.")
 
     def _serve(self, effect: ReadEffect) -> ReadEvent:
@@ -236,18 +236,23 @@ class CopyFile:
         lac, reported_to = NO_FRAME, self._marks[0].offset
         while True:
             before = scanner.position
-            lac = max(lac, scanner.follow())
-            if scanner.position == before:
-                found = scanner.next_head()
-                if not isinstance(found, FrameHead):
-                    break
+            try:
+                lac = max(lac, scanner.follow())
+                found = scanner.next_head() if scanner.position == before else None
+            except (OSError, PulsarpyError) as error:
+                end = self._unreadable(error)
+                break
+            if isinstance(found, FrameHead):
                 lac = max(lac, found.header.lac)  # the file has grown meanwhile
+            elif found is not None:
+                end = self._end(found)
+                break
             if scanner.position.offset - reported_to >= _MARK_BYTES:
                 self._marks.append(scanner.position)
                 self._progress(scanner.position.offset - reported_to)
                 reported_to = scanner.position.offset
         self._progress(scanner.position.offset - reported_to)
-        return Scanned(self._first, (), self._end(found), lac)
+        return Scanned(self._first, (), end, lac)
 
     def _scan_frames(self, start: FrameNumber, limit: int) -> Scanned:
         if start < self._first:
@@ -263,16 +268,27 @@ class CopyFile:
         first_offset = scanner.position.offset
         while len(facts) < limit and scanner.position.offset - first_offset < READ_BYTES:
             position = scanner.position
-            found = scanner.next_frame()
+            try:
+                found = scanner.next_frame()
+            except (OSError, PulsarpyError) as error:
+                end = self._unreadable(error)
+                break
             if not isinstance(found, FrameHead):
-                self._progress(position.offset - first_offset)
-                return Scanned(self._first, tuple(facts), self._end(found))
+                end = self._end(found)
+                break
             header = found.header
             facts.append(FrameFacts(header.number, header.kind, header.lac))
             self.placed[header.number] = PlacedFrame(self, position, header.size_bytes)
-        self._marks.append(scanner.position)
+        else:
+            self._marks.append(scanner.position)
+            end = ScanEnd.LIMIT
         self._progress(scanner.position.offset - first_offset)
-        return Scanned(self._first, tuple(facts), ScanEnd.LIMIT)
+        return Scanned(self._first, tuple(facts), end)
+
+    def _unreadable(self, error: Exception) -> ScanEnd:
+        """Return the end of a scan that met an error: the frames before it count, and nothing is known of others."""
+        self.problem = str(error)
+        return ScanEnd.DAMAGED
 
     def _end(self, found: FileEnd) -> ScanEnd:
         match found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -10,6 +11,10 @@ from functools import partial
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.storage.daemon_calls import start_call
 from pulsar_on_spark.storage.objects.contract import Fetched
+
+MAX_REQUESTS = 32
+"""Maximum number of requests ahead that a process has in flight. They may outlive a read that an error has ended."""
+_free_requests = threading.BoundedSemaphore(MAX_REQUESTS)
 
 
 class ReadingAhead:
@@ -31,9 +36,25 @@ class ReadingAhead:
 
     def fetch(self, key: str) -> Fetched | None:
         """Read an object, as `ObjectStore.fetch`; an object that is not among the keys is read alone."""
-        if key not in self._begun and (not self._next or self._next[0] != key):
+        if key in self._begun or (self._next and self._next[0] == key):
+            self._begin_more()
+        if key in self._begun:
+            return self._begun.pop(key).result()
+        if self._next and self._next[0] == key:  # no request ahead was possible
+            self._next.popleft()
+        return self._objects.fetch(key)
+
+    def _begin_more(self) -> None:
+        while self._next and len(self._begun) < self._at_once and _free_requests.acquire(blocking=False):
+            try:
+                self._begun[self._next[0]] = start_call(partial(self._fetch_ahead, self._next[0]), "metadata-ahead")
+            except RuntimeError:  # the system starts no more threads
+                _free_requests.release()
+                return
+            self._next.popleft()
+
+    def _fetch_ahead(self, key: str) -> Fetched | None:
+        try:
             return self._objects.fetch(key)
-        while self._next and len(self._begun) < self._at_once:
-            ahead = self._next.popleft()
-            self._begun[ahead] = start_call(partial(self._objects.fetch, ahead), "metadata-ahead")
-        return self._begun.pop(key).result()
+        finally:
+            _free_requests.release()

@@ -1,6 +1,6 @@
 import errno
 import os
-from dataclasses import dataclass
+from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from pulsar_on_spark.model.errors import (
     InvalidArgumentError,
     StoragePathError,
 )
-from pulsar_on_spark.storage.files import OS_FILES, OsFiles
+from pulsar_on_spark.storage.files import OS_FILES
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
 from tests.kit.open_files import open_files_under
@@ -64,6 +64,21 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "journal_file.hex"
 def append(path: Path, data: bytes) -> None:
     with open(path, "ab") as file:
         file.write(data)
+
+
+def bad_disk(monkeypatch, bad_at):
+    """Make the disk fail as Linux shows it: a read ends before the bad byte, and one that begins there fails."""
+    preadv, failures = os.preadv, []
+
+    def failing(fd, buffers, offset):
+        if offset == bad_at:
+            failures.append(offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        (target,) = buffers
+        return preadv(fd, [target[: bad_at - offset] if offset < bad_at else target], offset)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    return failures
 
 
 def scanner_of(path, files=OS_FILES, **options):
@@ -540,19 +555,12 @@ def test_a_disk_that_cannot_be_read_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("checked_before", [False, True])
-def test_frames_before_a_bad_sector_are_read(tmp_path, checked_before):
-    """The window that is read at once has the bad sector."""
+def test_frames_before_a_bad_sector_are_read(tmp_path, monkeypatch, checked_before):
+    """The window that is read at once ends there; a disk may take seconds for each attempt to read it."""
     data = small_file()
     bad_at = len(data) - 1
-
-    @dataclass(frozen=True)
-    class BadDisk(OsFiles):
-        def read_into(self, fd: int, offset: int, target: memoryview) -> int:
-            if offset <= bad_at < offset + len(target):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return super().read_into(fd, offset, target)
-
-    scanner = scanner_of(store(tmp_path, data), BadDisk(), checked_before=checked_before)
+    scanner = scanner_of(store(tmp_path, data), checked_before=checked_before)
+    failures = bad_disk(monkeypatch, bad_at)
     read = scanner.next_head if checked_before else scanner.next_frame
     frames = small_frames(HEADER.first)
     assert [read().header for _ in frames[:-1]] == [frame.header for frame in frames[:-1]]
@@ -561,6 +569,22 @@ def test_frames_before_a_bad_sector_are_read(tmp_path, checked_before):
     else:
         with pytest.raises(StoragePathError, match="Input/output error"):
             read()
+    assert len(failures) <= 2
+
+
+def test_what_is_behind_a_bad_sector_is_unknown(tmp_path, monkeypatch):
+    """It is no end of the file, at whatever byte the sector begins."""
+    data = small_file()
+    frames = small_frames(HEADER.first)
+    ends = [*accumulate(map(len, (HEADER.encode(), *map(content, frames))))]
+    for bad_at in range(ends[0], len(data)):
+        scanner = scanner_of(store(tmp_path, data))
+        with monkeypatch.context() as patch:
+            bad_disk(patch, bad_at)
+            for _ in range(bisect_right(ends, bad_at) - 1):
+                assert isinstance(scanner.next_frame(), Frame)
+            with pytest.raises(StoragePathError):
+                scanner.next_frame()
 
 
 @given(st.binary(max_size=400), st.integers(0, 2), st.booleans())

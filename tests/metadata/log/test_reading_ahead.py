@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from pulsar_on_spark.metadata.log import reading_ahead
 from pulsar_on_spark.metadata.log.log_store import LogStore
 from pulsar_on_spark.metadata.log.reading_ahead import ReadingAhead
 from pulsar_on_spark.model.errors import ObjectsUnreachableError
@@ -78,6 +79,40 @@ def test_an_error_is_that_of_its_own_object() -> None:
     with pytest.raises(ObjectsUnreachableError, match="k2 is away"):
         reader.fetch("k2")
     assert reader.fetch("k3") == Fetched(b"k3", Version(None))
+
+
+def test_a_process_has_a_limit_of_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads that an error has ended leave requests behind: others then read without requests ahead."""
+    monkeypatch.setattr(reading_ahead, "_free_requests", threading.BoundedSemaphore(4))
+    stuck = SlowObjects()
+    thread = threading.Thread(target=lambda: ahead(stuck, 8).fetch("k0"))
+    thread.start()
+    wait_until(lambda: len(stuck.asked) == 4)
+    objects = SlowObjects()
+    objects.go_on.set()
+    reader = ahead(objects, 8)
+    assert [reader.fetch(key) for key in KEYS[:3]] == [Fetched(key.encode(), Version(None)) for key in KEYS[:3]]
+    assert objects.asked == KEYS[:3]
+    stuck.go_on.set()
+    thread.join()
+    wait_until(lambda: reading_ahead._free_requests._value == 4)
+    reader.fetch("k3")
+    wait_until(lambda: sorted(objects.asked) == KEYS)
+
+
+def test_a_system_that_starts_no_more_threads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    objects = SlowObjects()
+    objects.go_on.set()
+    reader = ahead(objects, 8)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(threading.Thread, "start", refuse)
+        assert [reader.fetch(key) for key in KEYS[:2]] == [Fetched(key.encode(), Version(None)) for key in KEYS[:2]]
+    assert objects.asked == KEYS[:2]
+    assert reader.fetch("k2") == Fetched(b"k2", Version(None))
+    wait_until(lambda: sorted(objects.asked) == KEYS)
 
 
 def test_without_a_network_each_is_read_when_it_is_asked_for() -> None:

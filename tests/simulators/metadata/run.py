@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -143,6 +144,7 @@ def run(seed: int, *, faults: bool = True, at_once: int = 1) -> tuple[World, Rep
         _small(),
         patch("pulsar_on_spark.metadata.log.entry.uuid.uuid4", lambda: uuid.UUID(int=tokens.getrandbits(128))),
         patch("pulsar_on_spark.metadata.log.reading_ahead.start_call", partial(_Call, chance)),
+        patch("pulsar_on_spark.metadata.log.reading_ahead._free_requests", threading.Semaphore(1_000_000)),
     ):
         reports = Reports()
         rates = [chance.choice((0.0, 0.0, 0.05, 0.2)) if faults else 0.0 for _ in range(PROCESSES)]

@@ -65,12 +65,13 @@ class Incarnation:
         self.quorum = quorum
         self._on_ended = on_ended
         self._polled_s = time.monotonic()
+        self._is_stopping = False
         self._poll_every_s = min(POLL_S, lease_duration_s / 3)
         self._lease = LeaseKeeper(
             root.broker_leases(),
             self.id,
             lease_duration_s,
-            may_renew=lambda: time.monotonic() - self._polled_s < lease_duration_s,
+            may_renew=lambda: self._is_stopping or time.monotonic() - self._polled_s < lease_duration_s,
         )
         paths = preferred(root.writable_journal_paths(root.store.view()), self.id)
         root.announce_journals(paths)
@@ -145,11 +146,14 @@ class Incarnation:
         return made
 
     async def stop(self) -> None:
-        """Close all ledgers and the log, and release the lease.
+        """Close all ledgers and the log, and release the lease, which is renewed meanwhile without polls.
+
+        The caller limits the time, because the lease would be renewed for as long as the call takes.
 
         Raises:
             JournalFencedError: the incarnation is over already.
         """
+        self._is_stopping = True
         await self._end_polling()
         try:
             await self.close_ledgers(list(self._ledgers))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pulsar_on_spark.metadata.records import LedgerRecord
 from pulsar_on_spark.metadata.state import View
 from pulsar_on_spark.metadata.store import Change, MetadataStore
-from pulsar_on_spark.model.ids import IncarnationId, TopicId
+from pulsar_on_spark.model.ids import IncarnationId, LedgerId, TopicId
 from pulsar_on_spark.topic.catalog.catalog import TopicPart
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     ClosedLedger,
@@ -42,7 +42,7 @@ class LedgerCommits:
         self._store = store
         self._incarnation = incarnation
         self._ids = IdBlock()
-        self._strays: list[ClosedLedger] = []
+        self._strays: dict[LedgerId, ClosedLedger] = {}
         self._asked = _Asked()
         self._running: asyncio.Task[None] | None = None
         self._opening: dict[str, asyncio.Future[None]] = {}
@@ -111,8 +111,8 @@ class LedgerCommits:
         tried: list[LedgerCommit] = []
 
         def decide_anew(view: View) -> Change | None:
-            closes = [*asked.closes, *self._strays]
-            fence = not all(_is_there(view, each) for each in self._strays)
+            closes = [*asked.closes, *self._strays.values()]
+            fence = not all(_is_there(view, each) for each in self._strays.values())
             tried.append(decide(view, self._incarnation, opens, closes, self._ids, asked.terminations, fence=fence))
             return tried[-1].change
 
@@ -120,14 +120,14 @@ class LedgerCommits:
             self._store.commit(decide_anew)
         except Exception:
             self._ids = IdBlock()
-            self._strays += [
-                ClosedLedger(asked.opens[topic_id], ledger_id, 0)
+            self._strays |= {
+                ledger_id: ClosedLedger(asked.opens[topic_id], ledger_id, 0)
                 for each in tried
                 for topic_id, ledger_id in each.opened.items()
-            ]
+            }
             raise
         self._ids = tried[-1].ids
-        self._strays = []
+        self._strays = {}
         return tried[-1]
 
 

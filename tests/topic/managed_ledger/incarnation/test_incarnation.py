@@ -418,6 +418,25 @@ def test_the_lease_is_renewed_while_commits_of_ledgers_take_longer(root: Root, m
         wait_until(lambda: [each.incarnation is None for each in ledgers(root)] == [False, True, False, True, False])
 
 
+def test_the_lease_is_renewed_while_a_stop_takes_longer(root: Root, monkeypatch: pytest.MonkeyPatch):
+    root.create_topic("t")
+    with RunningIncarnation(root, lease_duration_s=1.0) as broker:
+        broker.send("t", [b"a"])
+        running, pauses_s = broker.incarnation, []
+        commit = running._commits._commit
+
+        def slow(requests: Any) -> LedgerCommit:
+            time.sleep(4)
+            pauses_s.append(running.lease_pause_s(time.monotonic()))
+            return commit(requests)
+
+        monkeypatch.setattr(running._commits, "_commit", slow)
+        broker.stop()
+        assert max(pauses_s) < 1
+        assert [each.closed for each in ledgers(root)] == [True]
+        assert state(root, running.id) == "CLOSED"
+
+
 def test_a_former_ledger_is_closed_once_it_is_acknowledged(root: Root, monkeypatch: pytest.MonkeyPatch):
     """The close shows the ledger that Spark attached, before the next scan of the metadata."""
     monkeypatch.setattr(incarnation, "POLL_S", 3600.0)
