@@ -26,7 +26,7 @@ from pulsar_on_spark.ledger.journal.register import LogRegister
 from pulsar_on_spark.model.errors import JournalUndecidedError, StorageError
 from pulsar_on_spark.model.quorum import Quorum
 from pulsar_on_spark.storage import local_disk
-from pulsar_on_spark.storage.files import OS_FILES, OsFiles
+from pulsar_on_spark.storage.files import OS_FILES, OsFiles, PartialReadError
 from pulsar_on_spark.storage.identity import IDENTITY_NAME
 from pulsar_on_spark.testing.failing_files import FailingFiles
 from pulsar_on_spark.testing.recording_files import Crash, RecordingFiles
@@ -432,6 +432,53 @@ def test_readable_frames_of_a_given_up_path_are_kept(tmp_path):
     place = Place(tmp_path)
     added = write(place)
     assert sorted(entries_in(place.log(place.recover(give_up=[0, 1])))) == sorted(added)
+
+
+@dataclass(frozen=True, slots=True)
+class _BadByte(OsFiles):
+    """Reads of one file end before a byte, as Linux shows it for a bad sector, and fail if they begin there."""
+
+    file: Path = Path()
+    bad_at: int = 0
+    opened: set[int] = field(default_factory=set)
+    failures: list[int] = field(default_factory=list)
+
+    def open(self, path: Path) -> int:
+        fd = OsFiles.open(self, path)
+        (self.opened.add if path.parent == self.file.parent else self.opened.discard)(fd)
+        return fd
+
+    def read_into(self, fd: int, offset: int, target: memoryview) -> int:
+        good = self.bad_at - offset
+        if fd not in self.opened or good < 0 or good >= len(target):
+            return OsFiles.read_into(self, fd, offset, target)
+        self.failures.append(offset)
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        if good == 0:
+            raise error
+        raise PartialReadError(error, OsFiles.read_into(self, fd, offset, target[:good]))
+
+
+def test_frames_of_a_given_up_path_before_a_bad_sector_are_kept(tmp_path):
+    """Path 2 is lost, and path 1 was cut off: only path 0 has the frames between there and its bad sector."""
+    place = Place(tmp_path, paths=4)
+    added = write(place, (400,))
+    files = [file_of(place, path) for path in range(2)]
+    frames = place.offsets(files[0])
+    cut, bad = len(frames) // 3, 2 * len(frames) // 3
+    os.truncate(files[1], frames[cut])
+    harm_disk(file_of(place, 2), random.Random(1))
+    disk = _BadByte(file=files[0], bad_at=frames[bad] + 10)
+    with pytest.raises(JournalUndecidedError, match="cannot be read"):
+        place.recover([1, 3], disk)
+
+    record = place.recover([1, 3], disk, give_up=[0, 2])
+
+    assert record.last_frame == bad - 1
+    kept = read_any(place, record)
+    assert len(kept) == len(set(kept)) > len(added) // 2
+    assert set(kept) < set(added)
+    assert len(disk.failures) < 20, "a disk may take seconds for each"
 
 
 # -- slow paths --------------------------------------------------------------------------------------------------------
