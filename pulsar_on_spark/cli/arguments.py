@@ -5,6 +5,7 @@ Like all modules of commands, this module imports slow modules only where they a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,8 +43,14 @@ def root_place(argument: str | None, option: str | None) -> RootPlace:
         option: The option `--root`, which Typer fills in from `PULSARPY_ROOT`; None if neither is given.
 
     Raises:
-        InvalidArgumentError: no root is given.
+        InvalidArgumentError: no root is given, or two different ones.
     """
+    if (
+        argument
+        and option not in (None, os.environ.get(ROOT_VARIABLE))
+        and parse_place(argument) != parse_place(option)
+    ):
+        raise InvalidArgumentError(f"Two roots are given, {argument} and --root {option}: give one of them.")
     given = argument or option
     if given is None:
         raise InvalidArgumentError(

@@ -144,7 +144,7 @@ def check_(
 def repair(
     root: RootArgument = None,
     root_option: RootOption = None,
-    rate: Annotated[float | None, typer.Option(help="Limit of MB read and written a second.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Limit of MB read and written a second.", min=0.001)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find missing, bad and misplaced copies, and restore the write quorum."""

@@ -293,6 +293,8 @@ def test_options_override_the_environment(
     for where in (["--root", str(tmp_path)], [str(tmp_path)]):
         done = run("tenants", "delete", "public", "--url", broker.web_url, "--force", *where)
         assert (done.code, "Both a root and --url" in done.err) == (1, True)
+    done = run("topics", "delete", "t", "--root", str(tmp_path / "one"), str(tmp_path / "two"))
+    assert (done.code, "Two roots are given" in done.err) == (1, True)
     monkeypatch.setenv("PULSARPY_ROOT", str(tmp_path / "none"))
     assert "public" in ok(run("tenants", "list", "--url", broker.web_url))
     done = run("topics", "list", "--url", f"{broker.web_url}/status.html?")

@@ -92,6 +92,7 @@ def test_problems_of_copies_are_listed_and_repaired(run: Run, disks: Callable[[s
     copies[1].write_bytes(b"?")
     code, out, _ = run(f"storage check {root} --path 0")
     assert (code, "the copy is missing" in out, "1 bytes instead of" in out) == (1, True, True)
+    assert run(f"storage repair {root} --rate 0")[0] == 2
     code, out, err = run(f"storage repair {root} --rate 100")
     assert (code, err, "restored" in out) == (0, "", True)
     assert run(f"storage check {root} --path 0")[0] == 0

@@ -40,6 +40,9 @@ class SubscribedEntries(Reads, Protocol):
     async def lost_until(self, part: TopicPart, first: Position, end: int, error: PulsarpyError) -> int:
         """Report a loss, and return the entry id after the lost entries (arguments as `EntryReader.lost_until`)."""
 
+    async def given_up_until(self, part: TopicPart, first: Position) -> int | None:
+        """Return the entry id after entries that an operator gave up, as `EntryReader.given_up_until`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
@@ -107,6 +110,12 @@ class CompactedEntries:
         if (first.ledger, first.entry) < self._horizon:
             return first.entry + 1
         return await self._reader.lost_until(part, first, end, error)
+
+    async def given_up_until(self, part: TopicPart, first: Position) -> int | None:
+        """Return the entry id after entries that an operator gave up; None in the compacted ledger."""
+        if (first.ledger, first.entry) < self._horizon:
+            return None
+        return await self._reader.given_up_until(part, first)
 
     @property
     def _horizon(self) -> tuple[int, int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pulsar_on_spark.metadata.records import FileRecord
-from pulsar_on_spark.metadata.state import DurableView
+from pulsar_on_spark.metadata.records import FileRecord, LedgerRecord
+from pulsar_on_spark.metadata.state import DurableView, View
 from pulsar_on_spark.model.errors import (
     CorruptJournalError,
     CorruptSegmentError,
@@ -65,6 +65,18 @@ def lost_entries(
     lost = LostBatches(part.name, batch.number, (rows,))
     report = Finding(ReportKind.LOSS, FileId(slice_.file.file_id), None, str(error), now_ms, lost)
     return LostEntries(stop, report)
+
+
+def given_up_until(view: View, part: TopicPart, first: Position) -> int | None:
+    """Return the entry id after the lost entries of a frame that an operator gave up; None if it has no entry `first`.
+
+    The topic's consumers pass them over, because the operator has decided that they are lost for good.
+    """
+    ledger = view.get(LedgerRecord, f"{part.topic_id}/{first.ledger:020d}")
+    lost = () if ledger is None else ledger.lost
+    return next(
+        (each.end for each in lost if each.ledger_id == first.ledger and each.first <= first.entry < each.end), None
+    )
 
 
 def lost_range(first: Position, end: int) -> str:

@@ -12,7 +12,7 @@ from pulsar_on_spark.broker.reading.ahead import ReadAhead
 from pulsar_on_spark.broker.reading.cache import EntryCache
 from pulsar_on_spark.broker.reading.entry_look import look_at
 from pulsar_on_spark.broker.reading.jobs import Deferred, EntrySource, FindJob, FoundAt, Lane
-from pulsar_on_spark.broker.reading.losses import LOSSES, lost_entries
+from pulsar_on_spark.broker.reading.losses import LOSSES, given_up_until, lost_entries
 from pulsar_on_spark.broker.reading.process import ReadingProcess
 from pulsar_on_spark.model.clock import current_ms
 from pulsar_on_spark.model.errors import PulsarpyError
@@ -233,6 +233,14 @@ class EntryReader:
             return lost.end
 
         return await asyncio.to_thread(report_loss)
+
+    async def given_up_until(self, part: TopicPart, first: Position) -> int | None:
+        """Return the entry id after the lost entries that an operator gave up; None if `first` is not one of them.
+
+        Raises:
+            MetadataError: the metadata cannot be read.
+        """
+        return await asyncio.to_thread(lambda: given_up_until(self.root.store.view(durable=True), part, first))
 
     def _in_memory(self, source: EntrySource, ranges: Sequence[EntryRange], limits: ReadLimits) -> list[StoredEntry]:
         """Return the ranges' entries up to the first one that is not in memory, or up to the limits."""

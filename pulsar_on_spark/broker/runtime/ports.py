@@ -89,7 +89,8 @@ def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
     """Return a context that binds the ports of the settings, and closes these sockets at its end.
 
     Raises:
-        InvalidArgumentError: a port is in use or may not be bound, or there is no port for clients or for HTTP.
+        InvalidArgumentError: a port is in use, may not be bound or is given twice, or there is no port for clients or
+            for HTTP.
     """
     for plain, tls in (
         ("broker_service_port", "broker_service_port_tls"),
@@ -97,15 +98,20 @@ def bound_ports(settings: BrokerSettings) -> Iterator[Ports]:
     ):
         if getattr(settings, plain) is None and getattr(settings, tls) is None:
             raise InvalidArgumentError(f"Neither {plain} nor {tls} is set: the broker needs one of them or both.")
+    wanted = (
+        (settings.broker_service_port, "--broker-port"),
+        (settings.broker_service_port_tls, "broker_service_port_tls"),
+        (settings.web_service_port, "--web-port"),
+        (settings.web_service_port_tls, "web_service_port_tls"),
+    )
+    first_use: dict[int, str] = {}
+    for port, option in wanted:
+        if port and (other := first_use.setdefault(port, option)) != option:  # two sockets can be bound to one port
+            raise InvalidArgumentError(f"Port {port} is given as {other} and as {option}: give two ports.")
     with ExitStack() as listening:
         bound = [
             None if port is None else listening.enter_context(closing(listen(settings.bind_address, port, option)))
-            for port, option in (
-                (settings.broker_service_port, "--broker-port"),
-                (settings.broker_service_port_tls, "broker_service_port_tls"),
-                (settings.web_service_port, "--web-port"),
-                (settings.web_service_port_tls, "web_service_port_tls"),
-            )
+            for port, option in wanted
         ]
         yield Ports(*bound)
 

@@ -173,13 +173,18 @@ class Deliveries:
             await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
 
     async def _skip_lost(self, wanted: Wanted, error: Exception) -> bool:
-        """Acknowledge lost entries, if `auto_skip_non_recoverable_data` is on; return True if any were acknowledged."""
-        if not self.limits.auto_skip_non_recoverable_data or not isinstance(error, LOSSES):
+        """Acknowledge lost entries that an operator gave up, or all with `auto_skip_non_recoverable_data`.
+
+        Return True if any were acknowledged.
+        """
+        if not isinstance(error, LOSSES):
             return False
         asked = wanted.ranges[0]
         first = Position(asked.ledger, EntryId(asked.first))
         try:
-            end = await self.entries.lost_until(self._part, first, asked.end, error)
+            end = await self.entries.given_up_until(self._part, first)
+            if end is None and self.limits.auto_skip_non_recoverable_data:
+                end = await self.entries.lost_until(self._part, first, asked.end, error)
         except PulsarpyError as other:
             log.warning(
                 "Subscription %r on %s: %s",
@@ -189,6 +194,9 @@ class Deliveries:
                 extra={"subscription": self._name, "topic": self._part.name},
             )
             return False
+        if end is None:
+            return False
+        end = min(end, asked.end)
         log.error(
             "Subscription %r on %s skips entries %s, which are lost: %s",
             self._name,

@@ -9,7 +9,11 @@ import pulsar
 from pulsar_on_spark.metadata.records import FileRecord, SegmentRecord
 from pulsar_on_spark.root import Root
 from pulsar_on_spark.storage.reports import ReportKind, read_reports
+from pulsar_on_spark.topic.managed_ledger.sealing.lost_frames import give_up_frames
+from pulsar_on_spark.topic.managed_ledger.sealing.sealer import Sealer
 from tests.kit import messages
+from tests.kit.journal_logs import LogOnDisk
+from tests.kit.pulsar_entries import ClientMessage, single_entry
 from tests.kit.running_broker import RunningBroker
 
 from .conftest import WAIT_MS, new_client
@@ -23,6 +27,27 @@ def lose(root: Root, file_id: str) -> None:
         content = bytearray(path.read_bytes())
         content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
         path.write_bytes(content)
+
+
+def test_messages_that_an_operator_gave_up_are_passed_over(tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    log = LogOnDisk(root)
+    log.open_ledgers(["t"])
+    for number in range(9):
+        log.append({"t": [single_entry(ClientMessage(b"message %d" % number))]})
+    log.close()
+    copies = [*root.path.glob(f"storage/*/journal/{log.incarnation}/*/frames.*")]
+    assert len(copies) == 3
+    for copy in copies:
+        copy.write_bytes(copy.read_bytes().replace(b"message 4", b"message X"))
+    give_up_frames(root, log.incarnation, commit=True)
+    Sealer(root, log.incarnation, is_live=False).seal(tail=True)
+    with RunningBroker(root.path) as broker:
+        client = new_client(broker.url)
+        consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
+        found = [consumer.receive(WAIT_MS).data() for _ in range(8)]
+        assert found == [b"message %d" % number for number in range(9) if number != 4]
+        client.close()
 
 
 def test_lost_messages_are_skipped_if_a_setting_allows_it(tmp_path: Path) -> None:

@@ -85,3 +85,11 @@ def test_a_broker_that_asks_every_client_for_a_certificate_does_not_warn(
     tls = {"broker_service_port_tls": 0, "web_service_port_tls": 0, "tls_require_trusted_client_cert_on_connect": True}
     check_reach(with_settings(bind_address="0.0.0.0", **tls, **changes))
     assert bool(caplog.records) is warns
+
+
+def test_a_port_is_for_one_service() -> None:
+    """Two sockets can be bound to it, and one of them would get all connections."""
+    settings = with_settings(broker_service_port=6650, web_service_port=6650)
+    message = "Port 6650 is given as --broker-port and as --web-port: give two ports."
+    with pytest.raises(InvalidArgumentError, match=message), bound_ports(settings):
+        pass

@@ -31,6 +31,8 @@ from pulsar_on_spark.topic.maintenance.retention.holders import Holder
 from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open, readable_end
 
 _MIB: Final = 1 << 20
+_MOST_MINUTES: Final = 2**31 - 1
+"""Minutes of retention above which nothing would ever be deleted, either; Python has no durations of 2**63 minutes."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = 253_402_300_799_000
 """The end of the year 9999, to which publish times are clamped: a client may send any 64 bits."""
@@ -192,7 +194,7 @@ class _Judge:
             return None
         if 0 <= size_mb * _MIB <= self._behind:
             return None
-        if minutes >= 0 and self._now - _written_at(part, segment) > timedelta(minutes=minutes):
+        if minutes >= 0 and self._now - _written_at(part, segment) > timedelta(minutes=min(minutes, _MOST_MINUTES)):
             return None
         if minutes < 0 and size_mb < 0:
             return "Kept by retention, which has no limit."

@@ -175,6 +175,14 @@ def test_by_time(root: Root, part: TopicPart) -> None:
     assert {each.reason for each in kept_segments(root.store, NAME)} == {"Kept by retention: 60 minutes."}
 
 
+def test_a_retention_longer_than_any_calendar(root: Root, part: TopicPart) -> None:
+    """It must not stop the trimming of other topics."""
+    fill(root, 2)
+    set_topic_policies(root, NAME, {"retention": {"retentionTimeInMinutes": 2**63 - 1, "retentionSizeInMB": -1}})
+    assert trim_topics(root, now=later(60)) == TrimmedTopics()
+    assert {each.reason for each in kept_segments(root.store, NAME)} == {f"Kept by retention: {2**63 - 1} minutes."}
+
+
 def test_by_size_as_much_as_the_limit_is_kept(root: Root, part: TopicPart) -> None:
     fill(root, 5, size=600_000)
     set_topic_policies(root, NAME, {"retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": 1}})
