@@ -147,6 +147,7 @@ def status(
     """Show storage paths, brokers, topics and subscriptions, their backlog, and missing or bad copies.
 
     With --url: check the broker's health, and show storage paths, topics and subscriptions as the broker sees them.
+    With --verify: end with exit code 1 if copies are bad.
     """
     target = open_target(root, root_option, url)
     if isinstance(target, BrokerTarget):
@@ -160,6 +161,8 @@ def status(
         output.print_json(state)
     else:
         _print_status(state)
+    if verify and (state.bad_copies or state.losses):
+        raise typer.Exit(1)
 
 
 def maintain(

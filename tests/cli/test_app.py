@@ -122,6 +122,17 @@ def test_the_root_may_be_an_argument_an_option_or_a_variable(
     assert (done.code, str(tmp_path / "other") in done.err) == (1, True)
 
 
+def test_a_verification_that_finds_bad_copies_fails(run: Run, tmp_path: Path) -> None:
+    root = Root.create(tmp_path / "root")
+    root.create_topic("t")
+    messages.write(root, "t", [b"v"] * 10)
+    copy = next(root.path.rglob("*.arrow"))
+    copy.write_bytes(copy.read_bytes()[:-1])
+    assert run("status", root.path).code == 0
+    done = run("status", root.path, "--verify")
+    assert (done.code, "0 missing, 1 bad" in done.out, done.err) == (1, True, "")
+
+
 def test_json_output_has_the_tables_data(run: Run, tmp_path: Path) -> None:
     root = Root.create(tmp_path / "root")
     root.create_topic("t", 2)
