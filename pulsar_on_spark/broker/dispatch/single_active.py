@@ -1,7 +1,8 @@
 """Exclusive and Failover: one consumer at a time gets all entries in order.
 
 Delivered entries are not tracked: a redelivery, or a change of the active consumer, restarts reading at the mark-delete
-position and skips individually acknowledged entries.
+position and skips individually acknowledged entries. An Exclusive consumer with hash ranges, such as a reader of a part
+of the keys, gets the entries of these ranges; the others stay unacknowledged, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pulsar_on_spark.broker.dispatch.active_consumer import ActiveConsumer
 from pulsar_on_spark.broker.dispatch.consumer import Consumer
 from pulsar_on_spark.broker.dispatch.dispatcher import Dispatcher, ack_each, after
+from pulsar_on_spark.broker.dispatch.keys import StickyRanges
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.values import (
     Ack,
@@ -39,6 +41,9 @@ class SingleActiveDispatcher(Dispatcher):
 
     def __init__(self, cursor: Cursor, limits: DispatchLimits, *, is_failover: bool, partition: int = -1) -> None:
         super().__init__(cursor, limits)
+        self._is_failover = is_failover
+        self._keys: StickyRanges | None = None
+        """The hash ranges of an Exclusive consumer; None if it gets all entries."""
         self._election = ActiveConsumer(is_failover=is_failover, partition=partition)
         self._active: Consumer | None = None
 
@@ -56,7 +61,11 @@ class SingleActiveDispatcher(Dispatcher):
 
     def add_consumer(self, info: ConsumerInfo, now_ms: int) -> list[ActiveConsumerChanged]:
         """Add a consumer, and return the notices to send (errors as `Dispatcher.add_consumer`)."""
+        keys = StickyRanges() if info.ranges and not self._is_failover else None
+        if keys is not None:
+            keys.add(info)
         notices = self._election.add(info, now_ms, self._delay_ms)
+        self._keys = keys
         self._consumers[info.id] = Consumer(info)
         self._follow_election()
         return notices
@@ -112,6 +121,8 @@ class SingleActiveDispatcher(Dispatcher):
                 continue
             if info.is_marker:
                 cursor.acknowledge(ledger, entry)
+                continue
+            if self._keys is not None and self._keys.consumer(self._keys.slot(info.key or b"")) is None:
                 continue
             ack_set = cursor.ack_set(ledger, entry)
             permits = ack_set.bit_count() if ack_set else info.messages

@@ -26,7 +26,8 @@ class ConsumerInfo:
         name: The consumer's name, which need not be unique.
         priority: The priority level; consumers with the lowest number come first.
         epoch: The client's `consumer_epoch`; None if the client does not send one.
-        ranges: The hash ranges that the client sent; empty except in the key-shared mode STICKY.
+        ranges: The hash ranges that the client sent, for the key-shared mode STICKY or for a reader of a part of the
+            keys; else empty.
     """
 
     id: ConsumerId

@@ -26,7 +26,7 @@ class Consumer:
         name: Its name.
         priority: Its priority level; consumers with the lowest number come first.
         epoch: Its `consumer_epoch`; None if its client does not send one.
-        ranges: Its hash ranges, for Key_Shared STICKY; else empty.
+        ranges: Its hash ranges, for Key_Shared STICKY or a reader of a part of the keys; else empty.
         takes_any_schema: True if it accepts every schema of the topic (AUTO_CONSUME).
         id: The broker's id of the consumer, unique in the subscription; 0 before it is added to one.
         is_closed: True if the broker disconnected it; its client subscribes again.

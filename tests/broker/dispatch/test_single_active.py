@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from pulsar_on_spark.broker.dispatch.keys import HASHES, sticky_key_hash
 from pulsar_on_spark.broker.dispatch.limits import DispatchLimits
 from pulsar_on_spark.broker.dispatch.single_active import SingleActiveDispatcher
 from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo, Wanted
-from pulsar_on_spark.model.errors import ConsumerBusyError
-from pulsar_on_spark.model.ids import EntryId, LedgerId
+from pulsar_on_spark.model.errors import ConsumerAssignError, ConsumerBusyError
+from pulsar_on_spark.model.ids import EntryId, LedgerId, Position
 from tests.broker.dispatch.topic_model import Topic, ack, join, positions, pump
 
 LIMITS = DispatchLimits()
@@ -145,6 +146,33 @@ def test_entries_read_before_a_rewind_are_dropped() -> None:
     dispatcher.redeliver(consumer, None)
     assert dispatcher.offer(wanted, topic.read(wanted), 0) == []
     assert positions(pump(dispatcher, topic)) == [(1, entry) for entry in range(5)]
+
+
+def test_exclusive_consumers_with_hash_ranges_get_their_keys() -> None:
+    """Readers of parts of the keys: together they get each entry once."""
+    keys = [b"key-%d" % number for number in range(40)]
+    found: list[tuple[int, int]] = []
+    for ranges in (((0, 20_000), (50_000, 65_535)), ((20_001, 49_999),)):
+        topic = Topic()
+        for key in keys:
+            topic.publish(1, key=key)
+        dispatcher = SingleActiveDispatcher(topic.cursor, LIMITS, is_failover=False)
+        dispatcher.add_consumer(ConsumerInfo(ConsumerId(1), "c1", ranges=ranges), 0)
+        dispatcher.flow(ConsumerId(1), 100)
+        got = positions(pump(dispatcher, topic))
+        assert 0 < len(got) < len(keys)
+        assert all(any(a <= sticky_key_hash(keys[entry]) % HASHES <= b for a, b in ranges) for _, entry in got)
+        assert topic.cursor.mark_delete == Position(LedgerId(1), EntryId(0)), "the others are not acknowledged"
+        found += got
+    assert sorted(found) == [(1, entry) for entry in range(len(keys))]
+
+
+def test_bad_hash_ranges_of_an_exclusive_consumer_are_refused() -> None:
+    dispatcher = SingleActiveDispatcher(Topic().cursor, LIMITS, is_failover=False)
+    with pytest.raises(ConsumerAssignError, match="within 0 to 65535"):
+        dispatcher.add_consumer(ConsumerInfo(ConsumerId(1), "c1", ranges=((5, 70_000),)), 0)
+    join(dispatcher, 2)
+    assert dispatcher.active == 2
 
 
 def test_delayed_entries_are_not_held_back() -> None:
