@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from pulsar_on_spark.broker.dispatch.keys import sticky_key_hash
 from pulsar_on_spark.broker.dispatch.values import ActiveConsumerChanged, ConsumerId, ConsumerInfo
 from pulsar_on_spark.model.errors import ConsumerBusyError
+
+_PLACES: Final = 100
+_RING: Final = 1 << 31
+"""Number of places that a consumer has on the ring of hashes, and the ring's size."""
 
 
 class ActiveConsumer:
     """The active consumer of a subscription, and its election.
 
     Failover sorts the consumers with the lowest priority number by name. The partition's index modulo their number is
-    the index of the elected consumer in this order, so that the partitions of a topic are spread over the consumers. In
-    a topic without partitions the first consumer is elected.
+    the index of the elected consumer in this order, so that the partitions of a topic are spread over the consumers.
+    Topics without partitions are spread, too: each consumer has a hundred places on a ring of hashes, by its name, and
+    the one with the first place from the hash of the topic's name on is elected. The rules and hashes are Pulsar's
+    (`AbstractDispatcherSingleActiveConsumer`).
 
     Args:
         is_failover: True for Failover; False for Exclusive, which has one consumer, no delay and no notices.
+        topic: The topic's full name.
         partition: The topic's partition index, -1 if it is not partitioned.
 
     Attributes:
@@ -23,11 +33,14 @@ class ActiveConsumer:
             is pending.
     """
 
-    def __init__(self, *, is_failover: bool, partition: int = -1) -> None:
+    def __init__(self, *, is_failover: bool, topic: str, partition: int = -1) -> None:
         self.id: ConsumerId | None = None
         self.change_at_ms: int | None = None
         self._is_failover = is_failover
         self._partition = partition
+        self._place = sticky_key_hash(topic.encode())
+        self._distances: dict[ConsumerId, int] = {}
+        """The distance on the ring from the topic to the nearest place of each consumer."""
         self._consumers: dict[ConsumerId, ConsumerInfo] = {}
         self._unnotified: list[ConsumerId] = []
         """Consumers that were elected when they subscribed, and are notified after the delay."""
@@ -50,6 +63,8 @@ class ActiveConsumer:
                 "subscription name."
             )
         self._consumers[info.id] = info
+        if self._is_failover and self._partition < 0:
+            self._distances[info.id] = self._distance(info.name)
         if self._elected() != info.id:
             return self._elect(now_ms, delay_ms) or self._notices(info.id)
         self._unnotified.append(info.id)
@@ -59,6 +74,7 @@ class ActiveConsumer:
         """Remove a consumer, if it was added, and return the notices to send to the others (arguments as `add`)."""
         if self._consumers.pop(consumer, None) is None:
             return []
+        self._distances.pop(consumer, None)
         if consumer == self.id:
             self.id = None
         if not self._consumers:
@@ -86,8 +102,15 @@ class ActiveConsumer:
 
     def _elected(self) -> ConsumerId:
         ranked = sorted(self._consumers.values(), key=lambda x: (x.priority, x.name, x.id))
-        first = [info for info in ranked if info.priority == ranked[0].priority]
-        return first[self._partition % len(first) if self._partition >= 0 else 0].id
+        first = [info.id for info in ranked if info.priority == ranked[0].priority]
+        if self._partition >= 0:
+            return first[self._partition % len(first)]
+        # Of consumers with the same name, the last one takes the places of the others.
+        return min(reversed(first), key=lambda id_: self._distances.get(id_, 0))
+
+    def _distance(self, name: str) -> int:
+        places = (sticky_key_hash(f"{name}{number}".encode()) for number in range(_PLACES))
+        return min((place - self._place) % _RING for place in places)
 
     def _elect(self, now_ms: int, delay_ms: int) -> list[ActiveConsumerChanged]:
         """Elect a consumer after consumers have changed, and activate it at once or after the delay."""

@@ -36,15 +36,18 @@ class SingleActiveDispatcher(Dispatcher):
         cursor: The subscription's cursor.
         limits: The limits of reads, and the delay before another consumer becomes active.
         is_failover: True for Failover, False for Exclusive.
+        topic: The topic's full name.
         partition: The topic's partition index, -1 if it is not partitioned.
     """
 
-    def __init__(self, cursor: Cursor, limits: DispatchLimits, *, is_failover: bool, partition: int = -1) -> None:
+    def __init__(
+        self, cursor: Cursor, limits: DispatchLimits, *, is_failover: bool, topic: str = "", partition: int = -1
+    ) -> None:
         super().__init__(cursor, limits)
         self._is_failover = is_failover
         self._keys: StickyRanges | None = None
         """The hash ranges of an Exclusive consumer; None if it gets all entries."""
-        self._election = ActiveConsumer(is_failover=is_failover, partition=partition)
+        self._election = ActiveConsumer(is_failover=is_failover, topic=topic, partition=partition)
         self._active: Consumer | None = None
 
     @property

@@ -292,7 +292,8 @@ class Subscription:
         if self.type == "Key_Shared":
             return KeySharedDispatcher(cursor, limits, self.key_shared)
         is_failover = self.type == "Failover"
-        return SingleActiveDispatcher(cursor, limits, is_failover=is_failover, partition=self.part.partition)
+        name, partition = self.part.name, self.part.partition
+        return SingleActiveDispatcher(cursor, limits, is_failover=is_failover, topic=name, partition=partition)
 
     def _moved(self) -> None:
         """Schedule deliveries, the storing of the cursor, and timers, after a change of the dispatcher or cursor."""

@@ -64,7 +64,7 @@ class NonPersistentSubscription:
         self._split: KeySplit | None = key_split(request.key_shared) if request.type == "Key_Shared" else None
         self._election: ActiveConsumer | None = None
         if request.type in ("Exclusive", "Failover"):
-            self._election = ActiveConsumer(is_failover=request.type == "Failover", partition=partition)
+            self._election = ActiveConsumer(is_failover=request.type == "Failover", topic=topic, partition=partition)
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._permits: dict[ConsumerId, int] = {}
         self._last_id = 0

@@ -86,8 +86,9 @@ def test_failover_consumers_are_notified_which_one_is_active(
     async def scenario() -> None:
         reader, writer = await connect(broker.url)
 
-        def subscribe(number: int, called: str) -> None:
+        def subscribe(number: int, called: str, priority: int) -> None:
             wanted = CommandSubscribe(topic=name, subscription="s", subType=CommandSubscribe.Failover)
+            wanted.priority_level = priority
             wanted.consumer_id = wanted.request_id = number
             wanted.consumer_name = called
             writer.write(command("SUBSCRIBE", subscribe=wanted))
@@ -96,11 +97,11 @@ def test_failover_consumers_are_notified_which_one_is_active(
             found = (await answer_of(reader, "ACTIVE_CONSUMER_CHANGE")).active_consumer_change
             return found.consumer_id, found.is_active
 
-        subscribe(1, "b")
+        subscribe(1, "b", 1)
         assert await told() == (1, True)
-        subscribe(2, "c")
+        subscribe(2, "c", 2)
         assert await told() == (2, False)
-        subscribe(3, "a")
+        subscribe(3, "a", 0)
         assert sorted([await told() for _ in range(3)]) == [(1, False), (2, False), (3, True)]
         stats = await asyncio.to_thread(admin.get, f"/non-persistent/public/default/{topic}/stats")
         assert stats.json()["subscriptions"]["s"]["activeConsumerName"] == "a"

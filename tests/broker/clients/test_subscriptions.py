@@ -222,7 +222,11 @@ def test_messages_that_an_exclusive_consumer_returns_are_redelivered_in_order(
     consumer.close()
 
 
-def test_a_failover_consumer_takes_over_where_the_active_one_stopped(client: pulsar.Client, topic: str) -> None:
+def test_a_failover_consumer_takes_over_where_the_active_one_stopped(
+    broker: RunningBroker, client: pulsar.Client, topic: str
+) -> None:
+    Root.open(broker.root).create_topic(topic, partitions=1)
+    topic = f"persistent://public/default/{topic}-partition-0"  # of its consumers the first by name is active
     active = subscribe(client, topic, ConsumerType.Failover, consumer_name="a")
     standby = subscribe(client, topic, ConsumerType.Failover, consumer_name="b")
     producer = client.create_producer(topic, batching_enabled=False)

@@ -18,7 +18,7 @@ LIMITS = DispatchLimits()
 AT_ONCE = replace(LIMITS, active_consumer_failover_delay_time_millis=0)
 
 
-def failover(topic: Topic, partition: int = -1, limits: DispatchLimits = LIMITS) -> SingleActiveDispatcher:
+def failover(topic: Topic, partition: int = 0, limits: DispatchLimits = LIMITS) -> SingleActiveDispatcher:
     return SingleActiveDispatcher(topic.cursor, limits, is_failover=True, partition=partition)
 
 
@@ -44,7 +44,40 @@ def test_the_partitions_of_a_topic_spread_over_the_consumers_of_the_first_priori
     assert dispatcher.active == [2, 4, 1][partition % 3]
 
 
-def test_without_partitions_the_first_by_priority_and_name_is_active() -> None:
+def test_topics_without_partitions_spread_over_the_consumers_of_the_first_priority() -> None:
+    """Places on a ring of hashes decide: a consumer that leaves gives its topics to the others, which keep theirs."""
+
+    def active(names: str) -> list[str]:
+        found = []
+        for number in range(60):
+            name = f"persistent://public/default/t{number}"
+            dispatcher = SingleActiveDispatcher(Topic().cursor, AT_ONCE, is_failover=True, topic=name)
+            for consumer, each in enumerate(names):
+                join(dispatcher, consumer, name=each, priority=1 if each == "z" else 0)
+            found.append(names[dispatcher.active or 0])
+        return found
+
+    before, after = active("abcz"), active("zca")
+    assert set(before) == {*"abc"}
+    assert min(map(before.count, "abc")) >= 10
+    assert all(now == then for then, now in zip(before, after, strict=True) if then != "b")
+
+
+def test_a_topic_is_placed_as_by_pulsar() -> None:
+    """By a slow ring of all places, as in Pulsar's source."""
+    names = ["a", "b", "c", "d"]
+    ring = {sticky_key_hash(f"{name}{number}".encode()): name for name in names for number in range(100)}
+    for number in range(50):
+        topic = f"persistent://public/default/t{number}"
+        at = sticky_key_hash(topic.encode())
+        expected = ring[min((place for place in ring if place >= at), default=min(ring))]
+        dispatcher = SingleActiveDispatcher(Topic().cursor, AT_ONCE, is_failover=True, topic=topic)
+        for consumer, name in enumerate(names):
+            join(dispatcher, consumer, name=name)
+        assert names[dispatcher.active or 0] == expected
+
+
+def test_in_the_first_partition_the_first_by_priority_and_name_is_active() -> None:
     dispatcher = failover(Topic(), limits=AT_ONCE)
     join(dispatcher, 1, name="b", priority=1)
     assert dispatcher.active == 1
