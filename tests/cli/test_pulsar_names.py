@@ -104,7 +104,8 @@ def test_a_root_stays_a_root(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     Root.create(tmp_path / "data" / "root").create_topic("there")
     Root.create(tmp_path / "other").create_topic("here")
     assert "there" in ok(run("topics", "list", "data/root"))
-    assert "there" in ok(run("topics", "list", "data/root", "--root", "other"))
+    assert "Two roots are given" in run("topics", "list", "data/root", "--root", "other").err
+    assert "there" in ok(run("topics", "list", "data/root", "--root", tmp_path / "data" / "root"))
     assert "here" in ok(run("topics", "list", "public/default", "other"))
     assert "here" in ok(run("topics", "list", "public/default", "--root", "other"))
     assert "data/typo does not exist" in run("topics", "list", "data/typo").err
