@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -65,8 +67,10 @@ class RunningBroker:
         self.root = root
         given = {"broker_service_port": 0, "web_service_port": 0, **(settings or {})}
         environment = os.environ | {f"PULSARPY_{name.upper()}": str(value) for name, value in given.items()}
-        self._said: list[str] = []
-        reading, writing = os.pipe()
+        self._said = bytearray()
+        self._output, writing = os.pipe()
+        os.set_blocking(self._output, False)
+        self._hearing = threading.Lock()
         self._process: ForkedPulsarpy | subprocess.Popen[bytes]
         if prefix:
             arguments = [*prefix, sys.executable, "-m", "pulsar_on_spark.cli", command, str(root), *options]
@@ -77,7 +81,7 @@ class RunningBroker:
         self._is_known = threading.Event()
         self.url = self.web_url = self.tls_url = self.web_tls_url = ""
         # A pipe that is never emptied would block the broker.
-        self._listening = threading.Thread(target=self._listen, args=(reading,), daemon=True)
+        self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
         self._is_known.wait(START_TIMEOUT_S)
         if not self.url:
@@ -100,8 +104,9 @@ class RunningBroker:
 
     @property
     def said(self) -> str:
-        """Return what the broker has printed and logged so far."""
-        return "".join(self._said)
+        """Return what the broker has printed and logged so far, as for an answer that it has just given."""
+        self._hear()
+        return self._said.decode(errors="replace")
 
     def metric(self, name: str) -> float:
         """Return the value of a metric that has one sample."""
@@ -124,11 +129,29 @@ class RunningBroker:
         self._listening.join(STOP_TIMEOUT_S)
         return code
 
-    def _listen(self, output: int) -> None:
-        with open(output) as lines:
-            for line in lines:
-                self._said.append(line)
-                if (match := _SERVING.match(line)) is not None:
-                    self.url, self.web_url, self.tls_url, self.web_tls_url = (found or "" for found in match.groups())
-                    self._is_known.set()
+    def _listen(self) -> None:
+        output = select.poll()
+        output.register(self._output, select.POLLIN)
+        while self._hear():
+            if not self._is_known.is_set():
+                self._find_urls()
+            output.poll()
+        self._find_urls()
         self._is_known.set()
+        with self._hearing:
+            os.close(self._output)
+            self._output = -1
+
+    def _hear(self) -> bool:
+        """Read what is in the pipe; return False once the broker and its children have closed it."""
+        with self._hearing, suppress(BlockingIOError):
+            while self._output >= 0 and (piece := os.read(self._output, 1 << 16)):
+                self._said += piece
+            return False
+        return True
+
+    def _find_urls(self) -> None:
+        for line in self._said.decode(errors="replace").splitlines(keepends=True):
+            if line.endswith("\n") and (match := _SERVING.match(line)) is not None:
+                self.url, self.web_url, self.tls_url, self.web_tls_url = (found or "" for found in match.groups())
+                self._is_known.set()
