@@ -136,8 +136,9 @@ def test_a_commit_is_reported_after_everything_below_it_is_synced(tmp_path: Path
 
 def test_a_commit_whose_sync_fails_is_neither_reported_nor_retried(tmp_path: Path) -> None:
     root = _fresh_root(tmp_path)
-    # Four calls a commit: the last one of the third commit fails, as if the page were dropped.
-    inject = ("-o", os.devnull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=12")
+    # One call for the name of the log's folder, and four a commit: the last one of the third commit fails, as if the
+    # page were dropped.
+    inject = ("-o", os.devnull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=13")
     script = (
         "import sys\n"
         f"sys.path.insert(0, {str(Path(COMMITTING[1]).parent)!r})\n"
