@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeGuard
 
 import typer
 
@@ -35,6 +35,11 @@ def listed(given: Iterable[str]) -> list[str]:
     return [value for text in given for value in map(str.strip, text.split(",")) if value]
 
 
+def is_in_command(option: str | None) -> TypeGuard[str]:
+    """Return True if the command itself gives `--root`, which Typer fills in from `PULSARPY_ROOT` otherwise."""
+    return option not in (None, os.environ.get(ROOT_VARIABLE))
+
+
 def root_place(argument: str | None, option: str | None) -> RootPlace:
     """Return the folder or URL of a command's root.
 
@@ -45,11 +50,7 @@ def root_place(argument: str | None, option: str | None) -> RootPlace:
     Raises:
         InvalidArgumentError: no root is given, or two different ones.
     """
-    if (
-        argument
-        and option not in (None, os.environ.get(ROOT_VARIABLE))
-        and parse_place(argument) != parse_place(option)
-    ):
+    if argument and is_in_command(option) and parse_place(argument) != parse_place(option):
         raise InvalidArgumentError(f"Two roots are given, {argument} and --root {option}: give one of them.")
     given = argument or option
     if given is None:

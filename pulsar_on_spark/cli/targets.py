@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pulsar_on_spark.cli.arguments import open_root
+from pulsar_on_spark.cli.arguments import is_in_command, open_root
 from pulsar_on_spark.cli.broker_target import BrokerTarget
 from pulsar_on_spark.cli.connection import client_options
 from pulsar_on_spark.cli.http_admin import HttpAdmin
@@ -40,9 +40,7 @@ def open_target(argument: str | None, option: str | None, url: str | None) -> Ro
         InvalidArgumentError: neither a root nor a URL is given, or the command gives both.
         PulsarpyError: the root cannot be opened.
     """
-    # Typer fills in the option from the environment.
-    root_is_given = argument is not None or option not in (None, os.environ.get(ROOT_VARIABLE))
-    if url is not None and root_is_given:
+    if url is not None and (argument is not None or is_in_command(option)):
         raise InvalidArgumentError("Both a root and --url are given: give one of them.")
     if url is None and argument is None and option is None:
         url = default_url()

@@ -40,7 +40,7 @@ class ActiveConsumer:
         self._partition = partition
         self._place = sticky_key_hash(topic.encode())
         self._distances: dict[ConsumerId, int] = {}
-        """The distance on the ring from the topic to the nearest place of each consumer."""
+        """The distance on the ring from the topic to the nearest place of each consumer, where these decide."""
         self._consumers: dict[ConsumerId, ConsumerInfo] = {}
         self._unnotified: list[ConsumerId] = []
         """Consumers that were elected when they subscribed, and are notified after the delay."""

@@ -68,15 +68,13 @@ def lost_entries(
 
 
 def given_up_until(view: View, part: TopicPart, first: Position) -> int | None:
-    """Return the entry id after the lost entries of a frame that an operator gave up; None if it has no entry `first`.
+    """Return the entry id after the entries that an operator gave up together with `first`; None without these.
 
-    The topic's consumers pass them over, because the operator has decided that they are lost for good.
+    Consumers pass these entries over, because the operator has decided that they are lost for good.
     """
     ledger = view.get(LedgerRecord, f"{part.topic_id}/{first.ledger:020d}")
     lost = () if ledger is None else ledger.lost
-    return next(
-        (each.end for each in lost if each.ledger_id == first.ledger and each.first <= first.entry < each.end), None
-    )
+    return next((each.end for each in lost if each.first <= first.entry < each.end), None)
 
 
 def lost_range(first: Position, end: int) -> str:

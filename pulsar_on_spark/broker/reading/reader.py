@@ -235,7 +235,7 @@ class EntryReader:
         return await asyncio.to_thread(report_loss)
 
     async def given_up_until(self, part: TopicPart, first: Position) -> int | None:
-        """Return the entry id after the lost entries that an operator gave up; None if `first` is not one of them.
+        """Return the entry id after the entries that an operator gave up together with `first`; None without these.
 
         Raises:
             MetadataError: the metadata cannot be read.

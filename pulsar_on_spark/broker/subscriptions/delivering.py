@@ -173,9 +173,9 @@ class Deliveries:
             await asyncio.sleep(min(first_s * 2 ** min(self._failures - 1, _MOST_DOUBLINGS), last_s))
 
     async def _skip_lost(self, wanted: Wanted, error: Exception) -> bool:
-        """Acknowledge lost entries that an operator gave up, or all with `auto_skip_non_recoverable_data`.
+        """Acknowledge lost entries, and return True, if an operator gave them up or a setting allows to skip any.
 
-        Return True if any were acknowledged.
+        The setting is `auto_skip_non_recoverable_data`.
         """
         if not isinstance(error, LOSSES):
             return False

@@ -148,8 +148,7 @@ class CopyFile:
                 try:
                     return self._scan(start, limit)
                 except (OSError, PulsarpyError) as error:
-                    self.problem = str(error)
-                    return Scanned(None, (), ScanEnd.DAMAGED)
+                    return Scanned(None, (), self._unreadable(error))
             case _:
                 raise AssertionError(f"no branch serves {effect}")
 

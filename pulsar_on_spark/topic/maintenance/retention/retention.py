@@ -32,7 +32,7 @@ from pulsar_on_spark.topic.managed_ledger.chain.chain import is_open, readable_e
 
 _MIB: Final = 1 << 20
 _MOST_MINUTES: Final = 2**31 - 1
-"""Minutes of retention above which nothing would ever be deleted, either; Python has no durations of 2**63 minutes."""
+"""Longer retentions count as this one, of 4,000 years, because Python has no durations of 2**63 minutes."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = 253_402_300_799_000
 """The end of the year 9999, to which publish times are clamped: a client may send any 64 bits."""

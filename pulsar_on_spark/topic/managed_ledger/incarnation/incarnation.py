@@ -92,10 +92,10 @@ class Incarnation:
         self._roll_over = roll_over
         self._asked_to_look = asyncio.Event()
         self._switching = asyncio.Lock()
-        """Held while a poll replaces ledgers of topics, and while a topic is terminated."""
+        """Held while ledgers of topics are replaced, and while a topic is terminated."""
         self._polling: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
-        """The last task that closes and switches ledgers. While it runs, no scan finds ledgers to switch."""
+        """The last task that closes and switches ledgers; while it runs, polls do not look for ledgers to switch."""
         self._reason: str | None = None
         self._trimmed_before: FrameNumber = 0
 

@@ -36,6 +36,7 @@ from pulsar_on_spark.topic.managed_ledger.incarnation.dead_brokers import (
     DeadBrokers,
     recover_incarnation,
 )
+from pulsar_on_spark.topic.managed_ledger.incarnation.incarnation import Incarnation
 from pulsar_on_spark.topic.managed_ledger.incarnation.ledgers import (
     ID_BLOCK,
     ClosedLedger,
@@ -392,20 +393,28 @@ def test_the_broker_soon_switches_to_a_ledger_after_sparks(
         wait_until(lambda: len(ledgers(root)) == 2 * number + 3 and ledgers(root)[-3].closed)  # noqa: B023
 
 
+def before_commits_of_ledgers(monkeypatch: pytest.MonkeyPatch, running: Incarnation, call: Callable[[], None]) -> None:
+    commit = running._commits._commit
+
+    def called_first(requests: Any) -> LedgerCommit:
+        call()
+        return commit(requests)
+
+    monkeypatch.setattr(running._commits, "_commit", called_first)
+
+
 def test_the_lease_is_renewed_while_commits_of_ledgers_take_longer(root: Root, monkeypatch: pytest.MonkeyPatch):
-    """What Spark attaches later is found by later polls."""
+    """After such a commit, polls find the next ledger that Spark attaches."""
     root.create_topic("t")
     with RunningIncarnation(root, lease_duration_s=2.0) as broker:
         broker.send("t", [b"a"])
         running, began, go_on = broker.incarnation, threading.Event(), threading.Event()
-        commit = running._commits._commit
 
-        def slow(requests: Any) -> LedgerCommit:
+        def wait() -> None:
             began.set()
             go_on.wait(60)
-            return commit(requests)
 
-        monkeypatch.setattr(running._commits, "_commit", slow)
+        before_commits_of_ledgers(monkeypatch, running, wait)
         messages.write(root, "t", [b"spark"])
         assert began.wait(60), "the topic switches to a ledger after Spark's"
         time.sleep(6)
@@ -423,14 +432,12 @@ def test_the_lease_is_renewed_while_a_stop_takes_longer(root: Root, monkeypatch:
     with RunningIncarnation(root, lease_duration_s=1.0) as broker:
         broker.send("t", [b"a"])
         running, pauses_s = broker.incarnation, []
-        commit = running._commits._commit
 
-        def slow(requests: Any) -> LedgerCommit:
+        def wait() -> None:
             time.sleep(4)
             pauses_s.append(running.lease_pause_s(time.monotonic()))
-            return commit(requests)
 
-        monkeypatch.setattr(running._commits, "_commit", slow)
+        before_commits_of_ledgers(monkeypatch, running, wait)
         broker.stop()
         assert max(pauses_s) < 1
         assert [each.closed for each in ledgers(root)] == [True]
