@@ -166,7 +166,9 @@ def test_perf_prints_during_a_stall_and_counts_failures(tmp_path: Path) -> None:
             finally:
                 os.kill(broker.pid, signal.SIGCONT)
             assert " 0 messages/s" in in_stall[-1]
-            rest, said = process.communicate(timeout=60)
+            # `communicate` would lose what came together with a line before.
+            rest, said = process.stdout.read(), process.stderr.read()
+            process.wait(60)
             failed = re.search(r"([\d,]+) failed$", summary)
             assert failed is not None
             assert int(failed[1].replace(",", "")) > 0

@@ -233,7 +233,8 @@ def kill_again_and_again(root: Root, rounds: int, start_python: Callable[..., su
             reported.add(process.stdout.readline().removesuffix("\n"))  # not all may die in their first write
         time.sleep(dice.uniform(0.0, 1.2))
         process.send_signal(signal.SIGKILL)
-        rest, _ = process.communicate()
+        rest = process.stdout.read()
+        process.wait()
         reported |= set(rest.split("\n")[:-1])
         check_whole(root, reported)
     successor.kill()

@@ -222,7 +222,8 @@ def test_the_sealing_process_ends_with_its_parent(
     child = int(parent.stdout.readline())
     time.sleep(1)
     parent.kill()
-    said, _ = parent.communicate()
+    said = parent.stdout.read()
+    parent.wait()
     wait_until(lambda: _is_gone(child), "the child is gone")
     assert "leaked" not in said, "a killed broker's last words are of no semaphores"
 
